@@ -37,6 +37,14 @@ pub(super) struct ClusterArgs {
     /// 1=http://a:7400,2=http://b:7400,3=http://c:7400
     #[arg(long, value_name = "N=URL", value_delimiter = ',')]
     pub(super) peers: Vec<String>,
+    /// Join a cluster that there is, with an empty data directory, instead of founding one: the member waits until
+    /// `leasehold cluster add` adds it
+    #[arg(long)]
+    pub(super) join: bool,
+    /// The most MiB a second that this member receives of another one's state when it lags too far behind
+    /// [default: 64]
+    #[arg(long, value_name = "MIB")]
+    pub(super) snapshot_rate: Option<u32>,
 }
 
 /// Where the other managers reach this one, and the secret that they share.

@@ -151,10 +151,16 @@ fn overview(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::ClusterMember;
+    use crate::wire::{ClusterMember, ClusterRole};
 
     fn status(member: u64, term: u64, leads: bool, applied: u64, committed: u64) -> ClusterStatus {
-        let listed = |member| ClusterMember { member, address: format!("http://m{member}:7400") };
+        let listed = |member| ClusterMember {
+            member,
+            address: format!("http://m{member}:7400"),
+            votes: true,
+            heard_ms: None,
+            lag: None,
+        };
         ClusterStatus {
             cluster: "jobs".to_owned(),
             member,
@@ -162,6 +168,8 @@ mod tests {
             leader: Some(2),
             leader_address: Some("http://m2:7400".to_owned()),
             leads,
+            role: ClusterRole::Voter,
+            receives: None,
             applied,
             committed,
             members: [1, 2, 3].map(listed).to_vec(),

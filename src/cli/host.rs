@@ -237,7 +237,7 @@ async fn serve_alone(
 /// Serves as a member of a group, with a manager that works while the member leads.
 async fn serve_as_member(
     listener: TcpListener,
-    Members { map, secret }: Members,
+    Members { map, secret, .. }: Members,
     member: Option<Arc<dyn Member>>,
     means: Means,
     shown: Shown,

@@ -17,11 +17,21 @@ const SIZES: [usize; 2] = [3, 5];
 /// The time between two looks at whether the leader is silent; a member stands for election after ten to twenty.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How many bytes of the log a member keeps for others that lag behind.
+const KEPT_LOG_BYTES: u64 = 256 << 20;
+
+/// How many MiB a second of another member's state are received unless a setting says otherwise.
+const SNAPSHOT_MIB: u32 = 64;
+
 /// The members of the group, and the secret that they share.
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) map: ClusterMap,
     pub(super) secret: PeerSecret,
+    /// Whether a new data directory joins a cluster that there is.
+    joins: bool,
+    /// The most bytes a second that are received of another member's state.
+    snapshot_rate: u64,
 }
 
 impl Members {
@@ -69,7 +79,9 @@ impl Members {
                 setting(first)
             ));
         };
-        Ok(Some(Self { map, secret: cluster::secret(secret)? }))
+        let joins = args.join || settings.join == Some(true);
+        let snapshot_rate = u64::from(args.snapshot_rate.or(settings.snapshot_rate).unwrap_or(SNAPSHOT_MIB)) << 20;
+        Ok(Some(Self { map, secret: cluster::secret(secret)?, joins, snapshot_rate }))
     }
 
     /// Returns the group, as the store is opened with it.
@@ -79,6 +91,9 @@ impl Members {
             member: self.map.member,
             members: self.map.addresses.keys().copied().collect(),
             tick: TICK,
+            joins: self.joins,
+            keeps_log_bytes: KEPT_LOG_BYTES,
+            receive_bytes_per_second: Some(self.snapshot_rate),
         }
     }
 }
@@ -146,6 +161,8 @@ mod tests {
             cluster_secret: secret.map(str::to_owned),
             cluster_name: Some(name).filter(|name| !name.is_empty()).map(str::to_owned),
             member,
+            join: false,
+            snapshot_rate: None,
             peers: peers.split(',').filter(|peer| !peer.is_empty()).map(str::to_owned).collect(),
         }
     }

@@ -69,6 +69,8 @@ pub(super) struct Settings {
     pub(super) member: Option<u64>,
     #[serde(default)]
     pub(super) peers: Vec<String>,
+    pub(super) join: Option<bool>,
+    pub(super) snapshot_rate: Option<u32>,
     pub(super) insecure: Option<bool>,
     pub(super) no_monitor: Option<bool>,
     pub(super) no_executor: Option<bool>,

@@ -13,8 +13,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use reqwest::Url;
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
@@ -22,7 +21,7 @@ use tracing::{info, warn};
 use super::{ClusterMap, Envelope, MESSAGES_PATH, PeerSecret};
 use crate::clock::Clock;
 use crate::executor::NoHttpClient;
-use crate::store::Member;
+use crate::store::{Member, MemberMessage, Membership};
 
 /// The most messages that wait for one member; the oldest are dropped.
 const MAX_WAITING: usize = 4_096;
@@ -65,43 +64,64 @@ impl Carrier {
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_idle_timeout(IDLE)
             .build()?;
-        let (mut tasks, mut queues) = (JoinSet::new(), BTreeMap::new());
-        for (to, address) in map.others() {
-            // The settings were checked when they were read; what is no URL is reached by nobody.
-            let Ok(url) = Url::parse(&format!("{address}{MESSAGES_PATH}")) else { continue };
-            let queue = Arc::new(Queue::default());
-            let route = Route {
-                http: http.clone(),
-                url,
-                secret: secret.clone(),
-                clock: Arc::clone(&clock),
-                cluster: Arc::clone(&map.cluster),
-                from: map.member,
-                to,
-            };
-            tasks.spawn(route.carry(Arc::clone(&queue)));
-            queues.insert(to, queue);
-        }
+        let (map, members) = (map.clone(), member.members());
+        let mut ways = Ways { http, secret, clock, map, members, open: BTreeMap::new() };
+        // The tasks of the ways end with this one.
         let carrying = tokio::spawn(async move {
-            // The tasks end with this one.
-            let _tasks = tasks;
-            hand_out(&*member, &queues).await;
+            loop {
+                let messages = member.outgoing().await;
+                if messages.is_empty() {
+                    return;
+                }
+                for message in messages {
+                    ways.carry(message);
+                }
+            }
         });
         Ok(Self { _carrying: AbortOnDropHandle::new(carrying) })
     }
 }
 
-/// Puts the member's messages into the queues of those that they are for, until its store is closed.
-async fn hand_out(member: &dyn Member, queues: &BTreeMap<u64, Arc<Queue>>) {
-    loop {
-        let messages = member.outgoing().await;
-        if messages.is_empty() {
-            return;
+/// The ways to the other members, of which there may come to be more, or which may lead elsewhere.
+struct Ways {
+    http: reqwest::Client,
+    secret: PeerSecret,
+    clock: Arc<dyn Clock>,
+    map: ClusterMap,
+    members: watch::Receiver<Arc<Membership>>,
+    open: BTreeMap<u64, Way>,
+}
+
+/// The way to another member.
+struct Way {
+    address: Arc<str>,
+    queue: Arc<Queue>,
+    _carrying: AbortOnDropHandle<()>,
+}
+
+impl Ways {
+    /// Puts a message into the queue of the member that it is for, if it is known where that is.
+    fn carry(&mut self, message: MemberMessage) {
+        let to = message.to;
+        let Some(address) = self.map.address(to, &self.members.borrow()) else { return };
+        if self.open.get(&to).is_none_or(|way| way.address != address) {
+            // The settings were checked when they were read; what is no URL is reached by nobody.
+            let Ok(url) = Url::parse(&format!("{address}{MESSAGES_PATH}")) else { return };
+            let queue = Arc::new(Queue::default());
+            let route = Route {
+                http: self.http.clone(),
+                url,
+                secret: self.secret.clone(),
+                clock: Arc::clone(&self.clock),
+                cluster: Arc::clone(&self.map.cluster),
+                from: self.map.member,
+                to,
+            };
+            let carrying = AbortOnDropHandle::new(tokio::spawn(route.carry(Arc::clone(&queue))));
+            self.open.insert(to, Way { address, queue, _carrying: carrying });
         }
-        for message in messages {
-            if let Some(queue) = queues.get(&message.to) {
-                queue.push(message.bytes);
-            }
+        if let Some(way) = self.open.get(&to) {
+            way.queue.push(message.bytes);
         }
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::store::Membership;
+
 /// A cluster: a group of processes that are one store, as its members know it from their settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterMap {
@@ -10,14 +12,15 @@ pub struct ClusterMap {
     pub cluster: Arc<str>,
     /// The number of this member.
     pub member: u64,
-    /// The URL of every member by its number, this one's too, without a slash at the end.
+    /// The URL of each member that the settings name by its number, this one's too, without a slash at the end.
     pub addresses: BTreeMap<u64, Arc<str>>,
 }
 
 impl ClusterMap {
-    /// Returns the numbers and URLs of the other members.
-    pub fn others(&self) -> impl Iterator<Item = (u64, &Arc<str>)> {
-        let others = self.addresses.iter().filter(|(member, _)| **member != self.member);
-        others.map(|(member, address)| (*member, address))
+    /// Returns where a member is reached: as the settings say, or else as the members have agreed on.
+    #[must_use]
+    pub fn address(&self, member: u64, members: &Membership) -> Option<Arc<str>> {
+        let agreed = || members.seats.get(&member).and_then(|seat| seat.address.as_deref()).map(Arc::from);
+        self.addresses.get(&member).cloned().or_else(agreed)
     }
 }

@@ -3,9 +3,16 @@
 //! A group is one store: its members agree on every write, and one of them, the leader, decides what is written.
 //! Whoever carries the messages from member to member knows nothing of what is in them.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+
+use super::StoreError;
 
 /// A message of this member to another one, or of another one to this. Messages may be lost, doubled, late, and in
 /// another order: that makes a group slower, and never wrong.
@@ -19,9 +26,110 @@ pub struct MemberMessage {
     pub bytes: Bytes,
 }
 
+/// The members of a group by their numbers, as they have agreed on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// The members.
+    pub seats: BTreeMap<u64, Seat>,
+}
+
+/// What a group has agreed on about a member.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// Whether it votes. One that was added votes once it has all that the others have.
+    pub votes: bool,
+    /// The URL at which it is reached; `None` for one that the group was founded with, whose URL the settings have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The number of its data directory; 0 while that is not agreed on. What comes from another directory is not taken
+    /// for this member's: that one has forgotten what the member has promised.
+    #[serde(default)]
+    pub directory: u64,
+}
+
+impl Membership {
+    /// Returns the members that a group is founded with, all of which vote.
+    #[must_use]
+    pub fn founded(members: &[u64]) -> Self {
+        let seat = Seat { votes: true, ..Seat::default() };
+        Self { seats: members.iter().map(|member| (*member, seat.clone())).collect() }
+    }
+
+    /// Returns the numbers of the members that vote, or of those that do not.
+    pub fn that_vote(&self, vote: bool) -> impl Iterator<Item = u64> {
+        self.seats.iter().filter(move |(_, seat)| seat.votes == vote).map(|(number, _)| *number)
+    }
+}
+
+/// A change of the members of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// A new member, which runs already, is added; it votes once it has all that the others have.
+    Add {
+        /// The number of the member.
+        member: u64,
+        /// The URL at which the others reach it.
+        address: String,
+    },
+    /// A member leaves.
+    Remove {
+        /// The number of the member.
+        member: u64,
+        /// Whether it may be one that is not heard of any more.
+        is_gone: bool,
+    },
+    /// The member has lost its data directory, and begins again with an empty one.
+    Replace {
+        /// The number of the member.
+        member: u64,
+    },
+}
+
+/// Why the members of a group were not changed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The change makes no sense, or not now: the text says what to do.
+    #[error("{0}")]
+    Refused(String),
+    /// Whether it was made is unknown, or this member does not lead: it can be asked for again.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What a member knows of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// How long ago it was heard of.
+    pub ago: Duration,
+    /// The version of the exchange that it knows, which rises with what members say to each other.
+    pub knows: u32,
+    /// The number of the last entry that its log has.
+    pub last: u64,
+}
+
+/// What a member is in its group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// It votes.
+    #[default]
+    Voter,
+    /// It is a member, and votes once it has all that the others have.
+    Learner,
+    /// It waits to be added to the group.
+    Joining,
+    /// It was removed from the group.
+    Removed,
+    /// Its data directory is not the one that the group knows this member by.
+    Disowned,
+}
+
 /// Where a member stands in its group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
+    /// What it is in its group.
+    pub role: Role,
+    /// How many bytes of another member's state it has received, while it does.
+    pub receives: Option<u64>,
     /// The term that it knows of; it never goes down.
     pub term: u64,
     /// The number of the member that leads in that term, once it is known.
@@ -40,8 +148,18 @@ pub trait Member: Send + Sync {
     /// Returns its number, which no other member has.
     fn number(&self) -> u64;
 
-    /// Returns the numbers of all members, this one among them.
-    fn members(&self) -> Vec<u64>;
+    /// Returns the members, as this one knows them, and tells of changes.
+    fn members(&self) -> watch::Receiver<Arc<Membership>>;
+
+    /// Returns what is known of the other members by their numbers, and of those that would be members.
+    fn heard(&self) -> BTreeMap<u64, Heard>;
+
+    /// Changes the members, at the one that leads. Returns once the group has agreed on it; that a change was made
+    /// already is no error.
+    ///
+    /// # Errors
+    /// [`ChangeError`] says why it was not made, as far as that is known.
+    async fn change(&self, change: MemberChange) -> Result<(), ChangeError>;
 
     /// Waits for messages to other members, and returns them in the order in which they are to be sent; none once the
     /// store is closed.

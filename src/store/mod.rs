@@ -26,7 +26,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use audit::AuditEntry;
-pub use member::{Member, MemberMessage, Standing};
+pub use member::{ChangeError, Heard, Member, MemberChange, MemberMessage, Membership, Role, Seat, Standing};
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
 pub use schedule::{DueSchedules, ListSchedules, ScheduleResult, ScheduleWrite, StoredSchedule};
 

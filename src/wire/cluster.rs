@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::store::Role;
+
 /// Where a member stands in its cluster, as the member itself knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterStatus {
@@ -23,6 +25,13 @@ pub struct ClusterStatus {
     pub leader_address: Option<String>,
     /// Whether the member that answers leads and takes writes.
     pub leads: bool,
+    /// What the member that answers is in its cluster.
+    #[serde(default)]
+    pub role: ClusterRole,
+    /// How many bytes of another member's state the member has received, while it receives it; null otherwise.
+    #[serde(default)]
+    #[schema(example = 734_003_200)]
+    pub receives: Option<u64>,
     /// The number of the last entry of the log that the member has applied.
     #[schema(example = 1_204_311)]
     pub applied: u64,
@@ -42,4 +51,50 @@ pub struct ClusterMember {
     /// The URL by which the other members reach it.
     #[schema(example = "http://10.0.0.6:7400")]
     pub address: String,
+    /// Whether it votes. A member that was added votes once it has all that the others have.
+    #[serde(default = "yes")]
+    pub votes: bool,
+    /// How many milliseconds ago the member that answers heard of it; null for that one itself, and when it was not
+    /// heard of since that one was started.
+    #[serde(default)]
+    #[schema(example = 640)]
+    pub heard_ms: Option<u64>,
+    /// How many entries of the log it lacked a second ago at most, as the leader knows; null for others.
+    #[serde(default)]
+    #[schema(example = 0)]
+    pub lag: Option<u64>,
+}
+
+/// The members of earlier versions all vote.
+fn yes() -> bool {
+    true
+}
+
+/// What a member is in its cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClusterRole {
+    /// It votes.
+    #[default]
+    Voter,
+    /// It is a member, and votes once it has all that the others have.
+    Learner,
+    /// It waits to be added to the cluster.
+    Joining,
+    /// It was removed from the cluster.
+    Removed,
+    /// Its data directory is not the one that the cluster knows this member by.
+    Disowned,
+}
+
+impl From<Role> for ClusterRole {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Voter => Self::Voter,
+            Role::Learner => Self::Learner,
+            Role::Joining => Self::Joining,
+            Role::Removed => Self::Removed,
+            Role::Disowned => Self::Disowned,
+        }
+    }
 }

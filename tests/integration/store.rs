@@ -5,6 +5,7 @@
 
 pub(crate) mod archive;
 mod bodies;
+mod changing;
 mod counts;
 pub(crate) mod elasticsearch;
 mod embedded;

@@ -29,7 +29,7 @@ use crate::api::error::{ApiError, Code, PROBLEM_JSON, Relayed};
 use crate::api::extract::{MAX_BULK_BYTES, read_within};
 use crate::executor::NoHttpClient;
 use crate::peers::ClusterMap;
-use crate::store::Standing;
+use crate::store::{Member, Membership, Standing};
 use crate::wire::Problem;
 
 /// Says which member has forwarded a call. Whoever gets such a call and does not lead forwards it no further.
@@ -64,6 +64,7 @@ const OF_THE_CONNECTION: [HeaderName; 8] = [
 /// Has the leader serve calls.
 pub(super) struct Forwarder {
     map: ClusterMap,
+    members: watch::Receiver<Arc<Membership>>,
     standing: watch::Receiver<Standing>,
     own: Own,
     http: reqwest::Client,
@@ -76,7 +77,7 @@ pub(super) struct Forwarder {
 impl Forwarder {
     pub(super) fn new(
         map: ClusterMap,
-        standing: watch::Receiver<Standing>,
+        member: &dyn Member,
         own: Own,
         guard: Arc<Guard>,
         limits: &Limits,
@@ -92,12 +93,13 @@ impl Forwarder {
             .pool_idle_timeout(IDLE)
             .build()?;
         let (budget, body_within) = (BodyBudget::new(limits.body_bytes), limits.body_within);
-        Ok(Self { map, standing, own, http, guard, budget, body_within, shutdown })
+        let (members, standing) = (member.members(), member.standing());
+        Ok(Self { map, members, standing, own, http, guard, budget, body_within, shutdown })
     }
 
     /// Returns the refusal for want of a leader.
     pub(super) fn no_leader(&self) -> ApiError {
-        let members = self.map.addresses.len();
+        let members = self.members.borrow().that_vote(true).count();
         let detail = format!("no member of the cluster leads: {} of its {members} members must run", members / 2 + 1);
         ApiError::new(Code::NoLeader, detail)
     }
@@ -158,7 +160,8 @@ impl Forwarder {
 
     /// Asks a member, and returns its answer; `None` when nobody has carried out the call.
     async fn ask(&self, leader: u64, parts: &Parts, body: reqwest::Body) -> Result<Option<Response>, ApiError> {
-        let Some(address) = self.map.addresses.get(&leader) else { return Ok(None) };
+        let address = self.map.address(leader, &self.members.borrow());
+        let Some(address) = address else { return Ok(None) };
         let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let url = Url::parse(&format!("{address}{path}"))
             .map_err(|error| ApiError::new(Code::MalformedRequest, format!("the path cannot be forwarded: {error}")))?;

@@ -104,7 +104,7 @@ impl Front {
         let body_within = limits.body_within;
         let forwarder = Arc::new(Forwarder::new(
             map.clone(),
-            member.standing(),
+            &*member,
             own.clone(),
             Arc::clone(&guard),
             &limits,
@@ -185,7 +185,7 @@ async fn messages(State(front): State<Arc<Front>>, request: Request) -> Answer {
         .map_err(|why| ApiError::new(Code::Unauthorized, format!("the call is not one of another member: {why}")))?;
     let envelope = Envelope::decode(body.bytes.clone())
         .map_err(|error| ApiError::new(Code::MalformedRequest, error.to_string()))?;
-    let ClusterMap { cluster, member, addresses } = &front.map;
+    let ClusterMap { cluster, member, .. } = &front.map;
     let wrong = |detail: String| Err(ApiError::new(Code::WrongMember, detail));
     if *envelope.cluster != **cluster {
         let theirs = &envelope.cluster;
@@ -197,9 +197,8 @@ async fn messages(State(front): State<Arc<Front>>, request: Request) -> Answer {
         let detail = format!("this is member {member}, and the messages are for member {}", envelope.to);
         return wrong(format!("{detail}: the addresses in `--peers` are not the same everywhere"));
     }
-    if envelope.from == *member || !addresses.contains_key(&envelope.from) {
-        let detail = format!("member {member} knows no other member {}", envelope.from);
-        return wrong(format!("{detail}: the members in `--peers` are not the same everywhere"));
+    if envelope.from == *member {
+        return wrong(format!("this is member {member} itself: two processes have the same number"));
     }
     for message in envelope.into_messages() {
         front.member.receive(message);
@@ -239,19 +238,30 @@ async fn readyz(State(front): State<Arc<Front>>) -> Answer {
 async fn status(State(front): State<Arc<Front>>, headers: HeaderMap, query: Query) -> Answer {
     front.guard.access.allow(&headers, Role::Read)?;
     query.only(&[])?;
-    let Standing { term, leader, leads, applied, committed } = front.standing();
-    let ClusterMap { cluster, member, addresses } = &front.map;
-    let members = addresses.iter();
+    let Standing { role, receives, term, leader, leads, applied, committed } = front.standing();
+    let ClusterMap { cluster, member, .. } = &front.map;
+    let (members, heard) = (front.member.members(), front.member.heard());
+    let agreed = members.borrow().clone();
+    let address = |member: u64| front.map.address(member, &agreed).map(|address| address.to_string());
+    let members = agreed.seats.iter().map(|(number, seat)| ClusterMember {
+        member: *number,
+        address: address(*number).unwrap_or_default(),
+        votes: seat.votes,
+        heard_ms: heard.get(number).map(|heard| u64::try_from(heard.ago.as_millis()).unwrap_or(u64::MAX)),
+        lag: leads.then(|| heard.get(number).map(|heard| committed.saturating_sub(heard.last))).flatten(),
+    });
     ok(&ClusterStatus {
         cluster: cluster.to_string(),
         member: *member,
         term,
         leader,
-        leader_address: leader.and_then(|leader| addresses.get(&leader)).map(ToString::to_string),
+        leader_address: leader.and_then(address),
+        role: role.into(),
+        receives,
         leads,
         applied,
         committed,
-        members: members.map(|(member, url)| ClusterMember { member: *member, address: url.to_string() }).collect(),
+        members: members.collect(),
     })
 }
 

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::clock::{Clock, SystemClock};
-use crate::store::{MemberMessage, Standing};
+use crate::store::{ChangeError, Heard, MemberChange, Standing};
 
 /// How long anything that is waited for may take.
 const SOON: Duration = Duration::from_secs(20);
@@ -31,8 +31,16 @@ impl Member for Given {
         1
     }
 
-    fn members(&self) -> Vec<u64> {
-        vec![1, 2]
+    fn members(&self) -> watch::Receiver<Arc<Membership>> {
+        watch::channel(Arc::new(Membership::founded(&[1, 2]))).1
+    }
+
+    fn heard(&self) -> BTreeMap<u64, Heard> {
+        BTreeMap::new()
+    }
+
+    async fn change(&self, _: MemberChange) -> Result<(), ChangeError> {
+        Ok(())
     }
 
     async fn outgoing(&self) -> Vec<MemberMessage> {

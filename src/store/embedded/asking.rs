@@ -20,7 +20,7 @@ use crate::store::StoreError;
 impl EmbeddedStore {
     /// Reads what is in memory, at once. The engine is borrowed and not kept, so that closing waits for it.
     pub(super) fn in_memory<T>(&self, read: impl FnOnce(&Engine) -> T) -> Result<T, StoreError> {
-        self.engine.read().as_deref().map(read).ok_or_else(closed)
+        self.inner.engine.read().as_deref().map(read).ok_or_else(closed)
     }
 
     /// Reads or writes the disk, on a thread that may block, when one of the permits is free.
@@ -48,7 +48,7 @@ impl EmbeddedStore {
         let missing = keys.iter().zip(&found).filter(|(_, found)| found.is_none());
         let missing: Vec<K> = missing.map(|(key, _)| key.clone()).collect();
         if !missing.is_empty() {
-            let stored = self.on_disk(&self.lookups, move |engine| {
+            let stored = self.on_disk(&self.inner.lookups, move |engine| {
                 missing.iter().map(|key| on_disk(&engine.disk, &snapshot, key)).collect::<Result<Vec<_>, _>>()
             });
             let mut stored = stored.await?.into_iter();
@@ -70,7 +70,7 @@ impl EmbeddedStore {
             engine.published.write().live.index_by_owner(&queue);
             Ok(())
         };
-        self.on_disk(&self.lookups, index).await
+        self.on_disk(&self.inner.lookups, index).await
     }
 
     /// Answers a query, within its time, when one of the places for such queries is free. `is_indexed` says whether the
@@ -80,10 +80,10 @@ impl EmbeddedStore {
         is_indexed: bool,
         read: impl FnOnce(&Engine, Budget) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let places = if is_indexed { &self.indexed_scans } else { &self.scans };
-        let place = timeout(self.query_time, Arc::clone(places).acquire_owned()).await;
+        let places = if is_indexed { &self.inner.indexed_scans } else { &self.inner.scans };
+        let place = timeout(self.inner.query_time, Arc::clone(places).acquire_owned()).await;
         let place = place.map_err(|_| StoreError::Overloaded { retry_after: QUERY_AGAIN_AFTER })?;
-        let (limit, is_abandoned) = (self.query_time, CancellationToken::new());
+        let (limit, is_abandoned) = (self.inner.query_time, CancellationToken::new());
         // A caller who goes away drops this future, while the thread goes on until it looks at its budget.
         let _caller = is_abandoned.clone().drop_guard();
         let read = move |engine: &Engine| read(engine, Budget::of(limit).unless(is_abandoned));
@@ -99,8 +99,8 @@ impl EmbeddedStore {
         if !is_quick {
             return self.query(false, read).await;
         }
-        let budget = Budget::of(self.query_time);
-        self.on_disk(&self.lookups, move |engine| read(engine, budget)).await
+        let budget = Budget::of(self.inner.query_time);
+        self.on_disk(&self.inner.lookups, move |engine| read(engine, budget)).await
     }
 
     /// Reads or writes the disk on a thread that may block, and then frees the permit.
@@ -109,7 +109,7 @@ impl EmbeddedStore {
         permit: OwnedSemaphorePermit,
         read: impl FnOnce(&Engine) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let engine = self.engine.read().clone().ok_or_else(closed)?;
+        let engine = self.inner.engine.read().clone().ok_or_else(closed)?;
         let reading = spawn_blocking(move || {
             let found = read(&engine);
             // Before the permit: closing takes all permits to know that nobody has the engine.

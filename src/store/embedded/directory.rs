@@ -9,6 +9,9 @@
 //! store/             the database: the state as of an entry of the log
 //! log/               the log of what came after it
 //! store.new/         a database whose creation has not ended: nothing was ever acknowledged from it
+//! store.incoming/    a database that is received from another member
+//! leasehold.incoming the seal of that database, written once it is whole: the store begins with it when it is opened
+//! store.old/         the database in whose place that one came
 //! audit/             the audit, if it is kept
 //! ```
 //!
@@ -39,6 +42,9 @@ const TRY_FILE: &str = "leasehold.try";
 const DATABASE: &str = "store";
 pub(super) const LOG: &str = "log";
 const UNFINISHED_DATABASE: &str = "store.new";
+const INCOMING_DATABASE: &str = "store.incoming";
+const INCOMING_FILE: &str = "leasehold.incoming";
+const OLD_DATABASE: &str = "store.old";
 
 /// How the names begin of what may be in a directory before there is a store: parts of one, the marker of a run, hidden
 /// files, and what a file system puts at its root.
@@ -130,10 +136,7 @@ impl Directory {
             return Err(damaged(Damage::missing(&database)));
         }
         let unfinished = self.path.join(UNFINISHED_DATABASE);
-        match fs::remove_dir_all(&unfinished) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("clear")(error)),
-            _ => {}
-        }
+        remove_folder(&unfinished).map_err(failed("clear"))?;
         create_folders(&unfinished).map_err(failed("create a database in"))?;
         create(&unfinished).map_err(|source| OpenError::Database { directory: self.path.clone(), source })?;
         fs::rename(&unfinished, &database).map_err(failed("create the database in"))?;
@@ -206,6 +209,56 @@ impl Directory {
     /// Writes the seal durably, and whole or not at all.
     pub(super) fn write_seal(&self, seal: &Seal) -> io::Result<()> {
         write_whole(&Seal::path(&self.path), &seal.encode()?)
+    }
+
+    /// Returns the path of a database that is received from another member.
+    pub(super) fn incoming(&self) -> PathBuf {
+        self.path.join(INCOMING_DATABASE)
+    }
+
+    /// Removes what was received of a database that is not whole.
+    pub(super) fn clear_incoming(&self) -> io::Result<()> {
+        remove_folder(&self.incoming())
+    }
+
+    /// Writes durably that the database which was received is whole, with its seal.
+    pub(super) fn write_incoming(&self, seal: &Seal) -> io::Result<()> {
+        write_whole(&self.path.join(INCOMING_FILE), &seal.encode()?)
+    }
+
+    /// Returns the seal of a database that was received whole and has not taken the place of the former one; `None`
+    /// when there is none.
+    ///
+    /// # Errors
+    /// A damage when the seal is not as it was written.
+    pub(super) fn received(&self) -> Result<Option<Seal>, Damage> {
+        let path = self.path.join(INCOMING_FILE);
+        match path.exists() {
+            true => Seal::read_file(&path).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Puts the database that was received in the place of the former one, where it is not there yet.
+    pub(super) fn put_received(&self) -> io::Result<()> {
+        let (incoming, database) = (self.incoming(), self.path.join(DATABASE));
+        if !incoming.try_exists()? {
+            return Ok(());
+        }
+        let old = self.path.join(OLD_DATABASE);
+        remove_folder(&old)?;
+        if database.try_exists()? {
+            fs::rename(&database, &old)?;
+        }
+        fs::rename(&incoming, &database)?;
+        sync_directory(&self.path)
+    }
+
+    /// Removes what says that a database was received, and the former one.
+    pub(super) fn end_received(&self) -> io::Result<()> {
+        fs::remove_file(self.path.join(INCOMING_FILE))?;
+        sync_directory(&self.path)?;
+        remove_folder(&self.path.join(OLD_DATABASE))
     }
 
     /// Returns the path of the log.
@@ -303,8 +356,16 @@ pub(super) fn own_file() -> OpenOptions {
     options
 }
 
+/// Removes a folder with all that is in it, if it is there.
+pub(super) fn remove_folder(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Creates those of a directory and its ancestors that are missing, each its user's alone.
-fn create_folders(path: &Path) -> io::Result<()> {
+pub(super) fn create_folders(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
 }
 

@@ -11,7 +11,7 @@
 //! | `schedules` | id | a stored schedule |
 //! | `schedules_due` | when it has to be looked at, id | nothing |
 //! | `schedules_owners` | owner, id | nothing |
-//! | `meta` | see [`MetaKey`] | one number |
+//! | `meta` | see [`MetaKey`] | one number, or the members of the group |
 //!
 //! The database is the state as of one entry of the log, which `meta` says; what came after it is in the log.
 //!
@@ -31,7 +31,6 @@ use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode, Readable, Snapshot};
 use parking_lot::Mutex;
@@ -42,74 +41,12 @@ use super::directory::Directory;
 use super::error::{Corrupt, is_full};
 use super::journal::SEQ_NO;
 use super::schedules::{Index, keys};
-use super::seal::{Seal, Vote};
-use super::state::{FlushLimits, Published, View};
+use super::seal::{Seal, SealedGroup, Vote};
+use super::state::{Published, View};
 use super::unflushed::{Changed, Flush, Lies};
 use super::{records, schedules, stored};
 use crate::job::{BodyRef, JobId, JobState, Json, QueueName, ScheduleId};
-use crate::store::{QUERY_TIME, StoreError, StoredSchedule, Versioned};
-
-/// The options that a store is opened with.
-#[derive(Clone, Debug)]
-pub struct EmbeddedOptions {
-    /// The size of the read cache, in bytes.
-    pub cache_bytes: u64,
-    /// The number of finished jobs in a block of their index. Some blocks of them are kept in memory.
-    pub block_jobs: usize,
-    /// After how many changes of documents the database is written, beside which the log of them is kept.
-    pub flush_changes: u64,
-    /// After how many bytes of the log the database is written.
-    pub flush_bytes: u64,
-    /// The length in bytes from which on the log goes on in another file.
-    pub segment_bytes: u64,
-    /// How many bytes of the disk are kept for when it is full, so that the work on jobs that are there goes on.
-    pub reserve_bytes: u64,
-    /// How many bytes of memory the process may have before new jobs are refused; `None` for 70 % of what the machine
-    /// has, or the process may have.
-    pub memory_limit: Option<u64>,
-    /// The longest time that a search, a count or statistics may wait for its turn, and the longest that it may then
-    /// take.
-    pub query_time: Duration,
-    /// The group that the store is a member of; `None` for a store of its own.
-    pub group: Option<GroupOptions>,
-}
-
-/// A group of members that are one store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupOptions {
-    /// The name of the group, which a data directory keeps: one of another group is refused.
-    pub cluster: String,
-    /// The number of this member, from 1 on.
-    pub member: u64,
-    /// The numbers of all members, this one among them.
-    pub members: Vec<u64>,
-    /// The time between two looks at whether the leader is silent. A member stands for election after ten to twenty.
-    pub tick: Duration,
-}
-
-impl Default for EmbeddedOptions {
-    fn default() -> Self {
-        Self {
-            cache_bytes: 64 << 20,
-            block_jobs: 4_096,
-            flush_changes: 250_000,
-            flush_bytes: 64 << 20,
-            segment_bytes: 16 << 20,
-            reserve_bytes: 16 << 20,
-            memory_limit: None,
-            query_time: QUERY_TIME,
-            group: None,
-        }
-    }
-}
-
-impl EmbeddedOptions {
-    /// Returns when what has changed is written to the database.
-    pub(super) fn flush_limits(&self) -> FlushLimits {
-        let block_jobs = self.block_jobs.max(1);
-        FlushLimits { block_jobs, changes: self.flush_changes, bytes: self.flush_bytes }
-    }
-}
+use crate::store::{StoreError, StoredSchedule, Versioned};
 
 /// An open database, in a directory that this process holds.
 pub(super) struct Disk {
@@ -137,7 +74,7 @@ pub(super) struct Disk {
     pub(super) directory: Directory,
 }
 
-/// The keys of the numbers in `meta`.
+/// The keys in `meta`.
 pub(super) enum MetaKey<'a> {
     /// The term of the last entry of the log that the database has.
     PrimaryTerm,
@@ -145,6 +82,8 @@ pub(super) enum MetaKey<'a> {
     SeqNo,
     /// The number of the last entry of the log that the database has.
     Entry,
+    /// The members of the group, as JSON.
+    Members,
     /// How many finished jobs there are in a state and queue.
     Finished(JobState, &'a QueueName),
 }
@@ -162,6 +101,7 @@ impl MetaKey<'_> {
             Self::PrimaryTerm => PRIMARY_TERM.to_vec(),
             Self::SeqNo => SEQ_NO.to_vec(),
             Self::Entry => ENTRY.to_vec(),
+            Self::Members => b"members".to_vec(),
             Self::Finished(state, queue) => {
                 [FINISHED_PREFIX, &[stored::state_code(*state)], queue.as_str().as_bytes()].concat()
             }
@@ -233,6 +173,10 @@ impl Disk {
         batch.insert(&self.meta, MetaKey::PrimaryTerm.bytes(), flush.last.primary_term.to_be_bytes());
         batch.insert(&self.meta, MetaKey::SeqNo.bytes(), flush.last.seq_no.to_be_bytes());
         batch.insert(&self.meta, MetaKey::Entry.bytes(), flush.entry.to_be_bytes());
+        if let Some(members) = &flush.members {
+            let text = serde_json::to_string(&**members).map_err(|error| Corrupt(format!("the members: {error}")))?;
+            batch.insert(&self.meta, MetaKey::Members.bytes(), text);
+        }
         batch.commit().map_err(|error| self.not_committed(error))?;
         self.flushed.store(flush.last.seq_no, Ordering::Release);
         Ok(new_blocks.into_iter().map(|new| new.block).collect())
@@ -246,10 +190,20 @@ impl Disk {
 
     /// Writes a vote, durably.
     pub(super) fn write_vote(&self, vote: Vote) -> io::Result<()> {
+        self.seal_with(|seal| seal.vote = vote)
+    }
+
+    /// Writes what this member keeps of the group, durably.
+    pub(super) fn write_group(&self, group: SealedGroup) -> io::Result<()> {
+        self.seal_with(|seal| seal.group = Some(group))
+    }
+
+    fn seal_with(&self, change: impl FnOnce(&mut Seal)) -> io::Result<()> {
         let mut seal = self.seal.lock();
-        let voted = Seal { vote, ..seal.clone() };
-        self.directory.write_seal(&voted)?;
-        *seal = voted;
+        let mut changed = seal.clone();
+        change(&mut changed);
+        self.directory.write_seal(&changed)?;
+        *seal = changed;
         Ok(())
     }
 

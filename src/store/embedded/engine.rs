@@ -7,22 +7,22 @@ use std::fs;
 use std::io;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use raft::eraftpb::MessageType;
 
 use super::agreed::Agreed;
 use super::block::Block;
 use super::disk::Disk;
 use super::durable::OnDisk;
 use super::entry::{self, Entry};
-use super::exchange::{Exchange, Work};
-use super::group::{Committed, Member, Progress, ProposeError, term_of};
+use super::exchange::Exchange;
+use super::group::{Committed, Member, ProposeError, term_of};
+use super::kept::Last;
 use super::log::{AppendError, Log};
 use super::machine::{Applied, Batch, Command, Effects, Heads, Outcomes, Row};
-use super::message;
+use super::offer::Flushed;
 use super::reader::Reader;
 use super::seal::LogSeal;
 use super::state::{FlushLimits, Published};
@@ -35,10 +35,14 @@ pub(super) struct Engine {
     pub(super) published: RwLock<Published>,
     pub(super) disk: Disk,
     pub(super) log: Mutex<Log>,
-    member: Mutex<Member>,
+    pub(super) member: Mutex<Member>,
     /// The mailbox of the member; `None` in a group of one.
-    exchange: Option<Arc<Exchange>>,
-    agreed: Agreed,
+    pub(super) exchange: Option<Arc<Exchange>>,
+    pub(super) agreed: Agreed,
+    /// Whether the store is about to begin with the state of another member, and takes part in nothing until then.
+    pub(super) gives_way: AtomicBool,
+    /// How many ticks there were.
+    pub(super) ticks: AtomicU64,
     /// The number of the first entry that the log has.
     first: Arc<AtomicU64>,
     turn: Mutex<()>,
@@ -46,12 +50,6 @@ pub(super) struct Engine {
     /// What a crash has cut short at the end of the log, and opening has cut off.
     pub(super) dropped: Option<String>,
 }
-
-/// So many bytes of committed entries may wait to be applied. While there are more, no further ones are taken.
-const MOST_UNAPPLIED: usize = 64 << 20;
-
-/// How many bytes of the log are kept, beside what the database does not have yet, for members that lag behind.
-const KEPT_LOG_BYTES: u64 = 256 << 20;
 
 /// A batch that is decided.
 pub(super) struct Decided {
@@ -75,7 +73,8 @@ impl Engine {
     ) -> Self {
         let (published, log, member) = (RwLock::new(published), Mutex::new(log), Mutex::new(member));
         let (agreed, turn) = (Agreed::default(), Mutex::new(()));
-        Self { published, disk, log, member, exchange, agreed, first, turn, limits, dropped }
+        let (gives_way, ticks) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { published, disk, log, member, exchange, agreed, gives_way, ticks, first, turn, limits, dropped }
     }
 
     /// Begins the next term of a group of one: durable before any version of it is given out, so that none is ever
@@ -92,100 +91,9 @@ impl Engine {
         Ok(())
     }
 
-    fn durable(&self) -> OnDisk<'_> {
+    pub(super) fn durable(&self) -> OnDisk<'_> {
         let applied = self.applied().0;
         OnDisk { disk: &self.disk, log: self.log.lock(), exchange: self.exchange.as_deref(), applied }
-    }
-
-    /// Takes messages of other members to this one, and lets time pass.
-    ///
-    /// # Errors
-    /// [`StoreError`] when what must be durable is not. Then the store must stop.
-    pub(super) fn take_part(&self, work: Work) -> Result<(), StoreError> {
-        let is_full = self.agreed.bytes() > MOST_UNAPPLIED;
-        let mut member = self.member.lock();
-        for message in &work.messages {
-            match message::decode(message) {
-                // The leader sends it again.
-                Ok(message) if is_full && message.msg_type == MessageType::MsgAppend => {}
-                Ok(message) => member.step(message),
-                Err(why) => tracing::warn!(from = message.from, why, "a message of another member makes no sense"),
-            }
-        }
-        if work.is_tick {
-            member.tick();
-        }
-        if let Some(round) = work.round {
-            match (self.leads(&member), &self.exchange) {
-                (false, Some(exchange)) => exchange.refuse_asked(),
-                _ => member.ask(round),
-            }
-        }
-        let progress = member.advance(None, &mut self.durable());
-        let progress = progress.map_err(|error| self.disk.stopped(error.into()))?;
-        self.hand_on(&member, progress);
-        Ok(())
-    }
-
-    /// Hands on what has come of what the member did.
-    fn hand_on(&self, member: &Member, progress: Progress) {
-        self.agreed.hand_on(progress.committed, member.position());
-        let Some(exchange) = &self.exchange else { return };
-        if let Some((round, number)) = progress.confirmed {
-            exchange.confirm(round, number);
-            exchange.has_shown(self.applied().0);
-        }
-        self.stand(member);
-    }
-
-    /// Returns whether the member leads and has applied all that was committed before its term.
-    fn leads(&self, member: &Member) -> bool {
-        let (position, term) = (member.position(), self.applied().1);
-        // The entry that begins a term comes after all that was committed before.
-        position.is_leader && position.term == term
-    }
-
-    /// Returns the number of the last entry that was applied, and its term.
-    fn applied(&self) -> (u64, u64) {
-        let published = self.published.read();
-        (published.entry, published.last.primary_term)
-    }
-
-    fn stand(&self, member: &Member) {
-        if let Some(exchange) = &self.exchange {
-            let applied = self.applied().0;
-            exchange.stand(member.position(), applied, self.leads(member));
-        }
-    }
-
-    /// Waits for entries that are to be applied; `None` once the member has left.
-    pub(super) fn committed(&self) -> Option<Vec<Committed>> {
-        self.agreed.committed()
-    }
-
-    /// Applies an entry that another leader has proposed, after the writer has shown what comes before it.
-    ///
-    /// # Errors
-    /// [`StoreError`] when it cannot be applied. Then the store must stop: it is not as the others are.
-    pub(super) fn apply(&self, committed: &Committed) -> Result<(), StoreError> {
-        if !self.agreed.wait_until(|| self.applied().0 + 1 >= committed.number) {
-            return Ok(());
-        }
-        let applied = replay(&self.disk, &mut self.published.write(), committed.number, &committed.frame);
-        applied.map_err(|why| StoreError::Stopped(format!("entry {} cannot be applied: {why}", committed.number)))
-    }
-
-    /// Takes note of that entries were applied.
-    pub(super) fn has_applied(&self) {
-        self.stand(&self.member.lock());
-    }
-
-    /// Leaves the group, which elects another leader where this member was that. Nothing is waited for any more.
-    pub(super) fn leave(&self) {
-        if let Some(exchange) = &self.exchange {
-            exchange.close();
-        }
-        self.agreed.leave();
     }
 
     /// Waits for a lock that is held from when a batch is begun until all that were decided are shown, or dropped: what
@@ -241,6 +149,9 @@ impl Engine {
     fn try_append(&self, entry: Vec<u8>) -> Result<u64, CommitError> {
         let term = term_of(&entry).map_err(|why| CommitError::Failed(self.disk.stopped(io::Error::other(why))))?;
         let mut member = self.member.lock();
+        if self.gives_way.load(Ordering::Acquire) {
+            return Err(self.not_written(ProposeError::Deposed));
+        }
         let proposed = member.propose(term, entry, &mut self.durable());
         let (number, progress) = proposed.map_err(|error| self.not_written(error))?;
         self.agreed.propose(number, term);
@@ -256,6 +167,10 @@ impl Engine {
 
     /// Shows a batch to readers that is durable as the entry `number`, in so many bytes.
     pub(super) fn show(&self, (number, bytes): (u64, usize), Decided { effects, left, .. }: &mut Decided) {
+        // A change of the members may be before it, which another thread shows.
+        if self.exchange.is_some() && !self.agreed.wait_until(|| self.applied().0 + 1 >= number) {
+            return;
+        }
         self.published.write().take_over(number, bytes, effects, mem::take(left));
         if let Some(exchange) = &self.exchange {
             self.agreed.has_moved();
@@ -296,15 +211,22 @@ impl Engine {
         let blocks = self.disk.flush(flush)?;
         metrics::histogram!("leasehold_store_flush_duration_seconds").record(begun.elapsed());
         let snapshot = self.disk.snapshot();
+        if let Some(exchange) = &self.exchange {
+            let last = Last { number: flush.entry, term: flush.last.primary_term };
+            let members = flush.members.clone().unwrap_or_else(|| exchange.founded());
+            exchange.offers.flushed(Flushed { last, members, snapshot: Arc::clone(&snapshot) });
+        }
         self.published.write().end_flush(snapshot);
         for (block, cut) in blocks.into_iter().zip(&flush.cut) {
             let _turn = self.turn();
             self.published.write().put_block(block, &cut.heads);
         }
-        let kept = if self.exchange.is_some() { KEPT_LOG_BYTES } else { 0 };
+        let kept = self.exchange.as_ref().map_or(0, |exchange| exchange.keeps_log_bytes());
         let outdated = {
+            let offered = self.exchange.as_ref().and_then(|exchange| exchange.offers.oldest());
+            let before = offered.map_or(flush.entry, |offered| offered.min(flush.entry)) + 1;
             let mut log = self.log.lock();
-            let outdated = log.forget_before(flush.entry + 1, kept);
+            let outdated = log.forget_before(before, kept);
             self.first.store(log.first(), Ordering::Release);
             outdated
         };
@@ -318,7 +240,9 @@ impl Engine {
 
     fn not_written(&self, error: ProposeError) -> CommitError {
         match error {
-            ProposeError::Deposed => CommitError::Refused(StoreError::Unavailable(error.to_string())),
+            ProposeError::Deposed | ProposeError::Changing => {
+                CommitError::Refused(StoreError::Unavailable(error.to_string()))
+            }
             ProposeError::Append(AppendError::Full(error)) => CommitError::Refused(self.disk.give_room(&error)),
             ProposeError::Append(AppendError::Failed(error)) => CommitError::Failed(self.disk.stopped(error)),
         }
@@ -390,7 +314,10 @@ impl CommitError {
 /// # Errors
 /// Why it cannot be the next one.
 pub(super) fn replay(disk: &Disk, published: &mut Published, number: u64, bytes: &[u8]) -> Result<(), String> {
-    let entry = Entry::decode(bytes)?;
+    let mut entry = Entry::decode(bytes)?;
+    if let Some(members) = entry.members.take() {
+        published.members = Some(Arc::new(members));
+    }
     let known = Known { published, disk, ahead: None };
     let effects = entry.effects(&known, published.last.seq_no)?;
     let left = known.left(&effects).map_err(|error| error.to_string())?;

@@ -10,6 +10,7 @@
 //!        | 6 number:varint text         a schedule that was written, as JSON, which has its id
 //!        | 7 text                       the id of a schedule that was removed
 //!        | 8 text number:varint rest    a schedule that was written with the definition that it had
+//!        | 9 text                       the members of the group, as JSON: alone, and `last` is 0
 //! job    = 0 uuid:16 | 1 text
 //! ```
 //!
@@ -29,7 +30,7 @@ use super::schedules::Rest;
 use super::{records, schedules, stored};
 use crate::job::{BodyId, JobId, Json, ScheduleId};
 use crate::schedule::Schedule;
-use crate::store::{Place, Record, RecordKey, StoredSchedule, Version, Versioned};
+use crate::store::{Membership, Place, Record, RecordKey, StoredSchedule, Version, Versioned};
 
 /// What an item is about, and what has become of it.
 const JOB: u8 = 0;
@@ -41,6 +42,10 @@ const RECORD_REMOVED: u8 = 5;
 const SCHEDULE: u8 = 6;
 const SCHEDULE_REMOVED: u8 = 7;
 const SCHEDULE_REST: u8 = 8;
+const MEMBERS: u8 = 9;
+
+/// The `last` of an entry that writes no document.
+const NO_WRITE: u64 = 0;
 
 /// How the id of a job begins: one that is a UUID takes half the bytes.
 const UUID: u8 = 0;
@@ -107,6 +112,25 @@ pub(super) fn encode(effects: &Effects) -> Result<Vec<u8>, Corrupt> {
     Ok(entry)
 }
 
+/// Returns the entry that says who the members of the group are from then on.
+///
+/// # Errors
+/// [`Corrupt`] when it cannot be written.
+pub(super) fn encode_members(term: u64, members: &Membership) -> Result<Vec<u8>, Corrupt> {
+    let mut entry = Vec::new();
+    stored::append(&(term, NO_WRITE), &mut entry)?;
+    entry.push(MEMBERS);
+    let text = serde_json::to_string(members).map_err(|error| Corrupt(format!("the members: {error}")))?;
+    stored::append(&text, &mut entry)?;
+    Ok(entry)
+}
+
+/// Returns whether this is an entry that says who the members of the group are.
+pub(super) fn has_members(entry: &[u8]) -> bool {
+    let mut rest = entry;
+    stored::take::<(u64, u64)>(&mut rest).is_ok_and(|(_, last)| last == NO_WRITE) && rest.first() == Some(&MEMBERS)
+}
+
 fn put_id(id: &JobId, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
     // Only one that is spelled as it would be spelled again.
     match Uuid::try_parse(id.as_str()).ok().filter(|uuid| JobId::of_uuid(*uuid) == *id) {
@@ -130,6 +154,8 @@ pub(super) struct Entry {
     /// The number of the batch's last write, where there is a batch.
     last: Option<u64>,
     items: Vec<Item>,
+    /// The members of the group from then on, where the entry says so.
+    pub(super) members: Option<Membership>,
 }
 
 #[derive(Debug)]
@@ -153,14 +179,20 @@ impl Entry {
         let mut reader = Reader { rest: bytes };
         let (term, mut items) = (reader.read()?, Vec::new());
         if reader.rest.is_empty() {
-            return Ok(Self { term, last: None, items });
+            return Ok(Self { term, last: None, items, members: None });
         }
         let last = reader.read()?;
+        if last == NO_WRITE && reader.rest.first() == Some(&MEMBERS) {
+            reader.rest = &reader.rest[1..];
+            let text: String = reader.read()?;
+            let members = serde_json::from_str(&text).map_err(|error| format!("the members: {error}"))?;
+            return Ok(Self { term, last: None, items, members: Some(members) });
+        }
         while let Some((&tag, rest)) = reader.rest.split_first() {
             reader.rest = rest;
             items.push(reader.item(tag, last)?);
         }
-        Ok(Self { term, last: Some(last), items })
+        Ok(Self { term, last: Some(last), items, members: None })
     }
 
     /// Returns what the entry changes in the state that `heads` shows, where the last write has the number `last`.

@@ -1,18 +1,23 @@
 //! The mailbox of a store that is one of several members: messages from and to others, and what others may know of it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use parking_lot::{Condvar, Mutex};
-use raft::eraftpb::Message;
+use raft::eraftpb::{Message, MessageType};
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::disk::GroupOptions;
 use super::group::Position;
-use super::message;
-use crate::store::{Member, MemberMessage, Standing, StoreError};
+use super::mailbox::Mailbox;
+use super::offer::Offers;
+use super::options::GroupOptions;
+use super::others::{Others, Way};
+use super::words::{self, Ask, Offer, Piece, Word};
+use super::{closed, message};
+use crate::store::{ChangeError, Heard, Member, MemberChange, MemberMessage, Membership, Role, Standing, StoreError};
 
 /// The most messages to others, and from others, that wait. Further ones are dropped: what matters is sent again.
 const WAITING_MESSAGES: usize = 4_096;
@@ -20,11 +25,27 @@ const WAITING_MESSAGES: usize = 4_096;
 /// The most bytes of messages to others that wait.
 const WAITING_BYTES: usize = 64 << 20;
 
+/// The most questions, and answers, of states that wait.
+const WAITING_ASKS: usize = 64;
+
 /// The mailbox of a member, and what others may know of it.
 pub(super) struct Exchange {
     group: GroupOptions,
     /// Called with the reason why no writes are to be taken, and with `None` when they are again.
-    stand_by: Box<dyn Fn(Option<StoreError>) + Send + Sync>,
+    stand_by: Mutex<Box<dyn Fn(Option<StoreError>) + Send>>,
+    /// The other members; `None` before the store is open.
+    others: Mutex<Option<Others>>,
+    /// The members that the group was founded with.
+    founded: Mutex<Arc<Membership>>,
+    members: watch::Sender<Arc<Membership>>,
+    /// The state that is offered to others.
+    pub(super) offers: Offers,
+    /// Questions of other members for pieces of a state, with their numbers.
+    pub(super) asks: Mailbox<(u64, Ask)>,
+    /// What is said of a state that this member is to receive, with the number of the one who says it.
+    pub(super) offered: Mailbox<(u64, Offering)>,
+    /// Filled when a state was received whole, which the store is to begin with.
+    pub(super) received: Mailbox<()>,
     inbox: Mutex<Inbox>,
     arrived: Condvar,
     outbox: Mutex<Outbox>,
@@ -37,6 +58,7 @@ pub(super) struct Exchange {
 struct Inbox {
     messages: Vec<MemberMessage>,
     is_asked: bool,
+    changes: Vec<(MemberChange, Changed)>,
     is_closed: bool,
 }
 
@@ -59,24 +81,44 @@ struct Asked {
     confirmed: Vec<(u64, Caller)>,
 }
 
-type Caller = oneshot::Sender<Result<(), StoreError>>;
+type Caller = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+/// Who has asked for a change of the members.
+pub(super) type Changed = oneshot::Sender<Result<(), ChangeError>>;
+
+/// What is said of a state that this member is to receive.
+#[derive(Debug)]
+pub(super) enum Offering {
+    Offer(Offer),
+    Piece(Piece),
+    Gone(u64),
+}
 
 /// What a member is asked to do next.
 pub(super) struct Work {
     pub(super) messages: Vec<MemberMessage>,
     /// The round of questions to begin, if there is one.
     pub(super) round: Option<u64>,
+    /// The changes of the members that are asked for.
+    pub(super) changes: Vec<(MemberChange, Changed)>,
     pub(super) is_tick: bool,
 }
 
 impl Exchange {
     /// Creates the mailbox of a member, which takes no writes until it leads: `stand_by` is called with why it takes
     /// none, and with `None` once it does.
-    pub(super) fn new(group: GroupOptions, stand_by: impl Fn(Option<StoreError>) + Send + Sync + 'static) -> Self {
+    pub(super) fn new(group: GroupOptions, stand_by: impl Fn(Option<StoreError>) + Send + 'static) -> Self {
         stand_by(Some(not_leading(None)));
         Self {
             group,
-            stand_by: Box::new(stand_by),
+            stand_by: Mutex::new(Box::new(stand_by)),
+            others: Mutex::default(),
+            founded: Mutex::default(),
+            members: watch::Sender::new(Arc::default()),
+            offers: Offers::default(),
+            asks: Mailbox::new(WAITING_ASKS),
+            offered: Mailbox::new(WAITING_ASKS),
+            received: Mailbox::new(1),
             inbox: Mutex::default(),
             arrived: Condvar::new(),
             outbox: Mutex::default(),
@@ -86,22 +128,96 @@ impl Exchange {
         }
     }
 
+    /// Begins the exchange of a store that was opened, which knows these others, in a group that was founded by these
+    /// members.
+    pub(super) fn meet(&self, others: Others, founded: Arc<Membership>) {
+        *self.others.lock() = Some(others);
+        *self.founded.lock() = founded;
+    }
+
+    /// Does something with what is known of the others, once the store is open.
+    pub(super) fn others<T>(&self, with: impl FnOnce(&mut Others) -> T) -> Option<T> {
+        self.others.lock().as_mut().map(with)
+    }
+
     /// Puts messages of the library where whoever carries them finds them.
     pub(super) fn send(&self, messages: Vec<Message>) {
+        let mut ready = Vec::with_capacity(messages.len());
+        for message in &messages {
+            if message.msg_type == MessageType::MsgSnapshot {
+                // The member asks for the rest.
+                if let Some(word) = self.offers.word(message.to, message.term) {
+                    self.say(message.to, &word);
+                }
+                continue;
+            }
+            let way = self.others(|others| others.way(message.to));
+            match (message::encode(message), way) {
+                (Ok(Some(message)), Some(Way::Plain)) => ready.push(message),
+                (Ok(Some(message)), Some(Way::Between(directories))) => {
+                    ready.push(MemberMessage { bytes: words::between(directories, &message.bytes), ..message });
+                }
+                (Ok(_), _) => {}
+                (Err(error), _) => tracing::error!(%error, "a message to another member cannot be sent"),
+            }
+        }
+        self.put(ready);
+    }
+
+    /// Says something to a member.
+    pub(super) fn say(&self, to: u64, word: &Word) {
+        match words::encode(word) {
+            Ok(bytes) => self.put(vec![MemberMessage { from: self.group.member, to, bytes }]),
+            Err(error) => tracing::error!(%error, "a word to another member cannot be said"),
+        }
+    }
+
+    /// Says who this member is to all members, and to those that it was started with.
+    pub(super) fn greet(&self, last: u64) {
+        let mut all: BTreeSet<u64> = self.members.borrow().seats.keys().copied().collect();
+        all.extend(&self.group.members);
+        for to in all.into_iter().filter(|to| *to != self.group.member) {
+            self.greet_one(to, last);
+        }
+    }
+
+    /// Says who this member is.
+    pub(super) fn greet_one(&self, to: u64, last: u64) {
+        let receives = self.standing.borrow().receives.is_some();
+        if let Some(hello) = self.others(|others| others.hello(to, last, receives)) {
+            self.say(to, &Word::Hello(hello));
+        }
+    }
+
+    /// Takes note of how many bytes of a state were received, while one is.
+    pub(super) fn receives(&self, bytes: Option<u64>) {
+        self.standing.send_if_modified(|now| mem::replace(&mut now.receives, bytes) != bytes);
+    }
+
+    /// Returns the members that the group was founded with.
+    pub(super) fn founded(&self) -> Arc<Membership> {
+        Arc::clone(&self.founded.lock())
+    }
+
+    /// Takes note of the members as they are from now on.
+    pub(super) fn agree(&self, members: &Arc<Membership>) {
+        let is_new = self.members.send_if_modified(|now| {
+            let is_new = now != members;
+            now.clone_from(members);
+            is_new
+        });
+        if is_new {
+            self.others(|others| others.agree(self.group.member, members));
+        }
+    }
+
+    fn put(&self, messages: Vec<MemberMessage>) {
         if messages.is_empty() {
             return;
         }
         let mut outbox = self.outbox.lock();
-        for message in &messages {
-            match message::encode(message) {
-                Ok(Some(message)) => {
-                    outbox.bytes += message.bytes.len();
-                    outbox.messages.push(message);
-                }
-                Ok(None) => {}
-                Err(error) => tracing::error!(%error, "a message to another member cannot be sent"),
-            }
-        }
+        outbox.bytes += messages.iter().map(|message| message.bytes.len()).sum::<usize>();
+        outbox.messages.extend(messages);
         if outbox.messages.len() > WAITING_MESSAGES || outbox.bytes > WAITING_BYTES {
             tracing::debug!("nobody takes the messages to other members; they are dropped");
             (outbox.messages, outbox.bytes) = (Vec::new(), 0);
@@ -113,7 +229,7 @@ impl Exchange {
     /// Waits for work until `until`; `None` once the mailbox is closed.
     pub(super) fn next(&self, until: Instant) -> Option<Work> {
         let mut inbox = self.inbox.lock();
-        while inbox.messages.is_empty() && !inbox.is_asked && !inbox.is_closed {
+        while inbox.messages.is_empty() && !inbox.is_asked && inbox.changes.is_empty() && !inbox.is_closed {
             if self.arrived.wait_until(&mut inbox, until).timed_out() {
                 break;
             }
@@ -122,25 +238,30 @@ impl Exchange {
             return None;
         }
         let (messages, is_asked) = (mem::take(&mut inbox.messages), mem::take(&mut inbox.is_asked));
+        let changes = mem::take(&mut inbox.changes);
         drop(inbox);
         let round = if is_asked { self.asked.lock().begin() } else { None };
-        Some(Work { messages, round, is_tick: Instant::now() >= until })
+        Some(Work { messages, round, changes, is_tick: Instant::now() >= until })
     }
 
     /// Takes note of where this member stands, of which everybody else is told: `applied` is the number of the last
     /// entry that it has applied, and `leads` whether it may take writes.
     pub(super) fn stand(&self, position: Position, applied: u64, leads: bool) {
-        let Position { term, leader, committed, .. } = position;
-        let standing = Standing { term, leader, leads, applied, committed };
+        let Position { term, leader, committed, role, .. } = position;
+        let is_disowned = self.others(|others| others.is_disowned).unwrap_or_default();
+        let role = if is_disowned { Role::Disowned } else { role };
         let before = *self.standing.borrow();
         if (before.term, before.leader, before.leads) != (term, leader, leads) {
             tracing::info!(term, leader, leads, "the standing of this member changes");
-            (self.stand_by)((!leads).then(|| not_leading(leader)));
+            (self.stand_by.lock())((!leads).then(|| not_leading(leader)));
             if !leads {
                 self.asked.lock().fail(&not_leading(leader));
             }
         }
-        self.standing.send_if_modified(|now| mem::replace(now, standing) != standing);
+        self.standing.send_if_modified(|now| {
+            let standing = Standing { role, term, leader, leads, applied, committed, receives: now.receives };
+            mem::replace(now, standing) != standing
+        });
     }
 
     /// Answers those who have asked whether this member leads: most members have said so for all rounds up to this
@@ -161,8 +282,21 @@ impl Exchange {
     pub(super) fn has_shown(&self, number: u64) {
         let mut asked = self.asked.lock();
         for (_, caller) in asked.confirmed.extract_if(.., |(of, _)| *of <= number) {
+            caller(Ok(()));
+        }
+    }
+
+    /// Answers who has asked for a change of the members: at once when it was refused, or once the entry of this
+    /// number is shown.
+    pub(super) fn answer_change(&self, changed: Changed, made: Result<Option<u64>, ChangeError>) {
+        match made {
             // A caller may have gone.
-            drop(caller.send(Ok(())));
+            Err(refused) => drop(changed.send(Err(refused))),
+            Ok(None) => drop(changed.send(Ok(()))),
+            Ok(Some(number)) => {
+                let caller: Caller = Box::new(move |done| drop(changed.send(done.map_err(ChangeError::Store))));
+                self.asked.lock().confirmed.push((number, caller));
+            }
         }
     }
 
@@ -175,7 +309,7 @@ impl Exchange {
             return Err(not_leading(self.standing.borrow().leader));
         }
         let (caller, answer) = oneshot::channel();
-        self.asked.lock().new.push(caller);
+        self.asked.lock().new.push(Box::new(move |led| drop(caller.send(led))));
         if !self.standing.borrow().leads {
             // It has ceased to lead meanwhile, and whoever refuses those who ask may have been here before.
             self.refuse_asked();
@@ -185,20 +319,43 @@ impl Exchange {
         answer.await.unwrap_or_else(|_| Err(not_leading(None)))
     }
 
+    /// Returns how many bytes of the log are kept for others.
+    pub(super) fn keeps_log_bytes(&self) -> u64 {
+        self.group.keeps_log_bytes
+    }
+
     /// Returns the time between two ticks.
     pub(super) fn tick(&self) -> Duration {
         self.group.tick.max(Duration::from_millis(1))
     }
 
-    /// Ends the exchange with the others.
+    /// Ends the exchange with the others for good.
     pub(super) fn close(&self) {
-        self.inbox.lock().is_closed = true;
         self.outbox.lock().is_closed = true;
-        self.arrived.notify_all();
         self.to_send.notify_one();
+        self.received.close();
+        self.pause();
+    }
+
+    /// Ends the work of the store's threads, which may begin anew with [`resume`](Self::resume).
+    pub(super) fn pause(&self) {
+        self.inbox.lock().is_closed = true;
+        self.arrived.notify_all();
+        self.asks.close();
+        self.offered.close();
+        self.offers.clear();
         // First, so that whoever asks after the others were refused knows.
         self.standing.send_if_modified(|now| mem::take(&mut now.leads));
         self.asked.lock().fail(&not_leading(None));
+    }
+
+    /// Lets the threads of a store that is about to be opened anew work. `stand_by` is as for [`new`](Self::new).
+    pub(super) fn resume(&self, stand_by: impl Fn(Option<StoreError>) + Send + 'static) {
+        stand_by(Some(not_leading(None)));
+        *self.stand_by.lock() = Box::new(stand_by);
+        *self.inbox.lock() = Inbox::default();
+        self.asks.open();
+        self.offered.open();
     }
 }
 
@@ -219,12 +376,12 @@ impl Asked {
         let rounds = mem::take(&mut self.rounds).into_iter().flat_map(|(_, callers)| callers);
         let confirmed = mem::take(&mut self.confirmed).into_iter().map(|(_, caller)| caller);
         for caller in new.into_iter().chain(rounds).chain(confirmed) {
-            drop(caller.send(Err(why.clone())));
+            caller(Err(why.clone()));
         }
     }
 }
 
-fn not_leading(leader: Option<u64>) -> StoreError {
+pub(super) fn not_leading(leader: Option<u64>) -> StoreError {
     StoreError::Unavailable(match leader {
         Some(leader) => format!("this member does not lead its group, and member {leader} does"),
         None => "this member does not lead its group, and who does is not known yet".to_owned(),
@@ -237,8 +394,25 @@ impl Member for Exchange {
         self.group.member
     }
 
-    fn members(&self) -> Vec<u64> {
-        self.group.members.clone()
+    fn members(&self) -> watch::Receiver<Arc<Membership>> {
+        self.members.subscribe()
+    }
+
+    fn heard(&self) -> BTreeMap<u64, Heard> {
+        self.others(|others| others.heard()).unwrap_or_default()
+    }
+
+    async fn change(&self, change: MemberChange) -> Result<(), ChangeError> {
+        let (caller, answer) = oneshot::channel();
+        {
+            let mut inbox = self.inbox.lock();
+            if inbox.is_closed {
+                return Err(closed().into());
+            }
+            inbox.changes.push((change, caller));
+        }
+        self.arrived.notify_one();
+        answer.await.unwrap_or_else(|_| Err(not_leading(None).into()))
     }
 
     async fn outgoing(&self) -> Vec<MemberMessage> {
@@ -255,8 +429,7 @@ impl Member for Exchange {
     }
 
     fn receive(&self, message: MemberMessage) {
-        let is_for_this = message.to == self.group.member && self.group.members.contains(&message.from);
-        if !is_for_this {
+        if message.to != self.group.member || message.from == message.to {
             tracing::debug!(from = message.from, to = message.to, "a message is not for this member");
             return;
         }

@@ -10,16 +10,21 @@
 //! committed, and so was what the log of a group of one has. In a larger group the leader says it.
 //!
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use raft::eraftpb::{ConfState, Entry, HardState, Message, MessageType};
-use raft::{Config, RawNode, StateRole};
+use raft::eraftpb::{
+    ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType, HardState, Message, MessageType,
+};
+use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
 use slog::Logger;
 
-use super::kept::{Earlier, Kept, Last};
+use super::entry::{self, encode_members};
+use super::kept::{Earlier, Kept, Last, data_of, group_of, typed};
 use super::log::AppendError;
 use super::seal::Vote;
 use super::stored;
+use crate::store::{Membership, Role};
 
 /// This member, which is alone in its group.
 pub(super) const ALONE: u64 = 1;
@@ -78,7 +83,11 @@ pub(super) struct Position {
     pub(super) is_leader: bool,
     /// The number of the last entry that is known to be committed.
     pub(super) committed: u64,
+    pub(super) role: Role,
 }
+
+/// How far a member may lag behind to be given a vote, in entries.
+const NEARLY: u64 = 1_000;
 
 /// Why an entry was not proposed.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +95,9 @@ pub(super) enum ProposeError {
     /// This member does not lead in the term of the entry. Nothing was written.
     #[error("this member does not lead any more")]
     Deposed,
+    /// Another change of the members has not ended. Nothing was written.
+    #[error("another change of the members is under way")]
+    Changing,
     #[error(transparent)]
     Append(#[from] AppendError),
 }
@@ -93,10 +105,11 @@ pub(super) enum ProposeError {
 /// A member of a group.
 pub(super) struct Member {
     node: RawNode<Kept>,
+    members: Arc<Membership>,
 }
 
 impl Member {
-    /// Creates the member `id` of the group `members`, as its process starts. All entries up to `applied` are committed
+    /// Creates the member `id` of the group `members`, those as of the entry `applied`, as its process starts. All entries up to `applied` are committed
     /// and were applied; `entries` are those of its log behind it, and `earlier` reads those before it, where others
     /// may lack them.
     ///
@@ -104,15 +117,14 @@ impl Member {
     /// [`AppendError::Failed`] when these do not fit together.
     pub(super) fn new(
         id: u64,
-        members: &[u64],
+        members: Arc<Membership>,
         vote: Vote,
         applied: Last,
         entries: Vec<Entry>,
         earlier: Option<Box<dyn Earlier>>,
     ) -> Result<Self, AppendError> {
         let hard = HardState { term: vote.term, vote: vote.member, commit: applied.number, ..HardState::default() };
-        let group = ConfState::from((members.to_vec(), Vec::new()));
-        let kept = Kept::new(hard, group, applied, entries, earlier);
+        let kept = Kept::new(hard, group_of(&members), applied, entries, earlier);
         let config = Config {
             id,
             applied: applied.number,
@@ -125,13 +137,25 @@ impl Member {
             ..Config::default()
         };
         let node = RawNode::new(&config, kept, &Logger::root(slog::Discard, slog::o!())).map_err(failed)?;
-        Ok(Self { node })
+        Ok(Self { node, members })
+    }
+
+    /// Returns the members of the group as of the last entry that was committed.
+    pub(super) fn members(&self) -> &Arc<Membership> {
+        &self.members
     }
 
     /// Returns where it stands.
     pub(super) fn position(&self) -> Position {
         let raft = &self.node.raft;
+        let role = match self.members.seats.get(&raft.id) {
+            Some(seat) if seat.votes => Role::Voter,
+            Some(_) => Role::Learner,
+            None if self.members.seats.is_empty() => Role::Joining,
+            None => Role::Removed,
+        };
         Position {
+            role,
             term: raft.term,
             leader: Some(raft.leader_id).filter(|leader| *leader != raft::INVALID_ID),
             is_leader: raft.state == StateRole::Leader,
@@ -168,8 +192,92 @@ impl Member {
         // Before it is proposed: the library knows no entry that was not written for want of room.
         let number = raft.raft_log.last_index() + 1;
         durable.write(number, &frame)?;
-        self.node.propose(Vec::new(), frame).map_err(failed)?;
+        let (entry_type, data) = typed(frame.into());
+        let entry = Entry { entry_type, data, ..Entry::default() };
+        let proposal = Message { msg_type: MessageType::MsgPropose, from: raft.id, ..Message::default() };
+        let proposal = Message { entries: vec![entry].into(), ..proposal };
+        self.node.raft.step(proposal).map_err(failed)?;
         Ok((number, self.advance(Some(number), durable)?))
+    }
+
+    /// Proposes other members, of which at most one is not as it was. Returns the number of the entry.
+    ///
+    /// # Errors
+    /// Those of [`propose`](Self::propose), or [`ProposeError::Changing`].
+    pub(super) fn propose_members(
+        &mut self,
+        members: &Membership,
+        durable: &mut impl Durable,
+    ) -> Result<(u64, Progress), ProposeError> {
+        // The library would write something else.
+        if self.node.raft.has_pending_conf() {
+            return Err(ProposeError::Changing);
+        }
+        let term = self.node.raft.term;
+        let frame = encode_members(term, members).map_err(|error| failed(error.0))?;
+        self.propose(term, frame, durable)
+    }
+
+    /// Returns the number of the last entry of the log.
+    pub(super) fn last(&self) -> u64 {
+        self.node.raft.raft_log.last_index()
+    }
+
+    /// Returns whether the log has this entry.
+    pub(super) fn has(&self, entry: Last) -> bool {
+        self.node.raft.raft_log.match_term(entry.number, entry.term)
+    }
+
+    /// Returns the number of the last entry of the state that a member was offered and is to receive now.
+    pub(super) fn receives(&self, member: u64) -> Option<u64> {
+        let progress = self.node.raft.prs().get(member)?;
+        (progress.state == ProgressState::Snapshot).then_some(progress.pending_snapshot)
+    }
+
+    /// Takes note of that a member has received the state that it was offered, or never will.
+    pub(super) fn has_received(&mut self, member: u64, is_received: bool) {
+        self.node.report_snapshot(member, if is_received { SnapshotStatus::Finish } else { SnapshotStatus::Failure });
+    }
+
+    /// Returns whether a member has about everything that this one has, which leads.
+    pub(super) fn is_caught_up(&self, member: u64) -> bool {
+        let (raft, progress) = (&self.node.raft, self.node.raft.prs().get(member));
+        progress.is_some_and(|progress| {
+            progress.state == ProgressState::Replicate && progress.matched + NEARLY >= raft.raft_log.committed
+        })
+    }
+
+    /// Takes over the members that an entry says.
+    fn change(&mut self, entry: &Entry) -> Result<(), AppendError> {
+        let next = entry::Entry::decode(&data_of(entry)).map_err(failed)?.members.unwrap_or_default();
+        let mut changes = Vec::new();
+        // A member with another directory has none of what the former one had.
+        let is_same = |number: &u64| {
+            let directory = |members: &Membership| members.seats.get(number).map(|seat| seat.directory);
+            let (was, is) = (directory(&self.members), directory(&next));
+            was == is || (was == Some(0) && is.is_some())
+        };
+        for (number, seat) in &next.seats {
+            let was = self.members.seats.get(number).filter(|_| is_same(number)).map(|seat| seat.votes);
+            if was.is_none() && self.members.seats.contains_key(number) {
+                changes.push((ConfChangeType::RemoveNode, *number));
+            }
+            match (was, seat.votes) {
+                (None | Some(false), true) => changes.push((ConfChangeType::AddNode, *number)),
+                (None | Some(true), false) => changes.push((ConfChangeType::AddLearnerNode, *number)),
+                (Some(true), true) | (Some(false), false) => {}
+            }
+        }
+        let gone = self.members.seats.keys().filter(|number| !next.seats.contains_key(number));
+        changes.extend(gone.map(|number| (ConfChangeType::RemoveNode, *number)));
+        // One after the other: one that joins has none of them yet.
+        for (change_type, node_id) in changes {
+            let single = ConfChangeSingle { change_type, node_id, ..ConfChangeSingle::default() };
+            let change = ConfChangeV2 { changes: vec![single].into(), ..ConfChangeV2::default() };
+            self.node.mut_store().group = self.node.apply_conf_change(&change).map_err(failed)?;
+        }
+        self.members = Arc::new(next);
+        Ok(())
     }
 
     /// Lets time pass by one tick. What comes of it [`advance`](Self::advance) does.
@@ -180,11 +288,9 @@ impl Member {
     /// Takes a message of another member. What comes of it [`advance`](Self::advance) does.
     pub(super) fn step(&mut self, message: Message) {
         let from = message.from;
-        let is_of_use = match message.msg_type {
-            // It goes from a member to itself only.
-            MessageType::MsgUnreachable => false,
-            _ => self.node.raft.prs().get(from).is_some(),
-        };
+        // That goes from a member to itself only. And messages of one that is no member yet, as far as this one knows,
+        // are of use: it may be the only one to say that it is.
+        let is_of_use = message.msg_type != MessageType::MsgUnreachable;
         // An error says that it is of no use here, as one of an earlier term is not.
         if is_of_use && let Err(error) = self.node.step(message) {
             tracing::debug!(%error, from, "a message of another member is of no use");
@@ -237,6 +343,9 @@ impl Member {
             durable.send(light.take_messages());
             newly.extend(light.take_committed_entries());
             for entry in newly {
+                if entry.entry_type == EntryType::EntryConfChange {
+                    self.change(&entry)?;
+                }
                 self.node.mut_store().forget(&entry);
                 progress.committed.push(Committed { number: entry.index, term: entry.term, frame: frame_of(&entry)? });
             }
@@ -249,7 +358,7 @@ impl Member {
 /// Returns the frame of an entry.
 fn frame_of(entry: &Entry) -> Result<Bytes, AppendError> {
     if !entry.data.is_empty() {
-        return Ok(entry.data.clone());
+        return Ok(data_of(entry));
     }
     let mut frame = Vec::new();
     stored::append(&entry.term, &mut frame).map_err(|error| failed(error.0))?;

@@ -2,13 +2,16 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
+use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot, SnapshotMetadata};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use serde::{Deserialize, Serialize};
 
-use super::stored;
+use super::{entry, stored};
+use crate::store::Membership;
 
 /// How many bytes of entries that were handed out to be applied are kept in memory for members that lack them. They
 /// read those before from the log.
@@ -22,10 +25,21 @@ pub(super) trait Earlier: Send + Sync {
     /// Reads the entry `number` and some that follow it: the number of the first that is returned, which may be before
     /// that one, and their frames.
     fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)>;
+
+    /// Offers a member that lacks entries which the log has no more the state as of a later one; `None` when there is
+    /// none to offer yet.
+    fn offer(&self, member: u64) -> Option<Offered>;
+}
+
+/// A state that a member is offered: the last entry that it has, and the members as of then.
+#[derive(Clone, Debug)]
+pub(super) struct Offered {
+    pub(super) last: Last,
+    pub(super) members: Arc<Membership>,
 }
 
 /// An entry of the log by its number and term.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Last {
     pub(super) number: u64,
     pub(super) term: u64,
@@ -40,13 +54,49 @@ pub(super) fn entry_of(number: u64, frame: Bytes) -> Result<Entry, String> {
     let term = stored::take(&mut rest)?;
     // The entry that begins a term has nothing else, and the library gives it no data.
     let data = if rest.is_empty() { Bytes::new() } else { frame };
-    Ok(Entry { index: number, term, data, ..Entry::default() })
+    let (entry_type, data) = typed(data);
+    Ok(Entry { index: number, term, entry_type, data, ..Entry::default() })
+}
+
+/// The first byte of a change of members as the library has it: what follows is the context of such a change.
+const CONTEXT: u8 = 4 << 3 | 2;
+
+/// Returns the data of an entry as the library has it, which reads those of a change of members.
+pub(super) fn typed(data: Bytes) -> (EntryType, Bytes) {
+    if !entry::has_members(&data) {
+        return (EntryType::EntryNormal, data);
+    }
+    let mut change = vec![CONTEXT];
+    let length = data.len();
+    // The library has numbers in the same form.
+    match stored::append(&length, &mut change) {
+        Ok(()) => change.extend_from_slice(&data),
+        Err(error) => unreachable!("a number can be written: {}", error.0),
+    }
+    (EntryType::EntryConfChange, change.into())
+}
+
+/// Returns the data of an entry of the library as they are in the log and in messages; without any for one that only
+/// begins a term.
+pub(super) fn data_of(entry: &Entry) -> Bytes {
+    if entry.entry_type != EntryType::EntryConfChange {
+        return entry.data.clone();
+    }
+    let mut rest = entry.data.get(1..).unwrap_or_default();
+    // What `typed` has made has both.
+    let length = stored::take::<usize>(&mut rest).unwrap_or_default();
+    entry.data.slice_ref(rest.get(..length).unwrap_or_default())
+}
+
+/// Returns the members of a group as the library has them.
+pub(super) fn group_of(members: &Membership) -> ConfState {
+    ConfState::from((members.that_vote(true).collect::<Vec<_>>(), members.that_vote(false).collect::<Vec<_>>()))
 }
 
 /// The end of the log.
 pub(super) struct Kept {
     pub(super) hard: HardState,
-    group: ConfState,
+    pub(super) group: ConfState,
     /// The entry before the first of `entries`.
     before: Last,
     entries: VecDeque<Entry>,
@@ -89,7 +139,7 @@ impl Kept {
     pub(super) fn forget(&mut self, applied: &Entry) {
         self.applied = applied.index;
         self.applied_bytes += applied.data.len();
-        let most = if self.group.voters.len() == 1 { 0 } else { KEPT_BYTES };
+        let most = if self.earlier.is_none() { 0 } else { KEPT_BYTES };
         while let Some(first) = self.entries.front().filter(|first| first.index <= self.applied)
             && (self.applied_bytes > most || most == 0)
         {
@@ -181,7 +231,16 @@ impl Storage for Kept {
         Ok(self.before.number + self.entries.len() as u64)
     }
 
-    fn snapshot(&self, _: u64, _: u64) -> raft::Result<Snapshot> {
-        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    fn snapshot(&self, at_least: u64, member: u64) -> raft::Result<Snapshot> {
+        let offered = self.earlier.as_ref().and_then(|earlier| earlier.offer(member));
+        let Some(Offered { last, members }) = offered.filter(|offered| offered.last.number >= at_least) else {
+            return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
+        };
+        let group = group_of(&members);
+        let metadata = SnapshotMetadata { index: last.number, term: last.term, ..SnapshotMetadata::default() };
+        let mut snapshot = Snapshot::default();
+        snapshot.set_metadata(metadata);
+        snapshot.mut_metadata().set_conf_state(group);
+        Ok(snapshot)
     }
 }

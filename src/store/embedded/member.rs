@@ -1,7 +1,7 @@
 //! The threads of a store that is one of several members.
 //!
 //! One takes the messages of other members and the ticks of the clock to the library, which says what is committed;
-//! another applies that. What the writer of a leader has proposed is not applied but shown by the writer, which has
+//! another applies that, a third reads the state for others, and a fourth receives it from another. What the writer of a leader has proposed is not applied but shown by the writer, which has
 //! decided it.
 
 use std::io;
@@ -14,6 +14,9 @@ use parking_lot::Mutex;
 use super::engine::Engine;
 use super::exchange::Exchange;
 use super::flush::Flusher;
+use super::incoming;
+use super::mailbox::Next;
+use super::options::EmbeddedOptions;
 use super::writer::{FailOnExit, LeaveOnExit, Queue, stop_after};
 use crate::store::StoreError;
 
@@ -31,16 +34,24 @@ impl Threads {
     /// An error when one cannot be started.
     pub(super) fn start(
         engine: &Arc<Engine>,
-        exchange: Arc<Exchange>,
+        exchange: &Arc<Exchange>,
         queue: &Arc<Queue>,
         flusher: &Arc<Mutex<Flusher>>,
+        options: &EmbeddedOptions,
     ) -> io::Result<Self> {
-        let (taking_part, applying) = (Arc::clone(&exchange), exchange);
+        let shared = || (Arc::clone(engine), Arc::clone(exchange));
         let mut started = Self { engine: Arc::clone(engine), queue: Arc::clone(queue), threads: Vec::new() };
-        let of = Arc::clone(engine);
-        started.spawn("store-member", move || take_part(&of, &taking_part))?;
-        let (of, flusher) = (Arc::clone(engine), Arc::clone(flusher));
-        started.spawn("store-apply", move || apply(&of, &applying, &flusher))?;
+        let (of, by) = shared();
+        started.spawn("store-member", move || take_part(&of, &by))?;
+        let ((of, by), flusher) = (shared(), Arc::clone(flusher));
+        started.spawn("store-apply", move || apply(&of, &by, &flusher))?;
+        let (of, by) = shared();
+        started.spawn("store-offer", move || {
+            answer(&of, &by);
+            Ok(())
+        })?;
+        let ((of, by), options) = (shared(), options.clone());
+        started.spawn("store-receive", move || incoming::receive(&of, &by, &options))?;
         Ok(started)
     }
 
@@ -92,4 +103,15 @@ fn apply(engine: &Engine, exchange: &Exchange, flusher: &Mutex<Flusher>) -> Resu
         engine.has_applied();
     }
     Ok(())
+}
+
+/// Answers the questions of other members for pieces of the state, until the exchange is closed.
+fn answer(engine: &Engine, exchange: &Exchange) {
+    while let Next::One((from, ask)) = exchange.asks.next(None) {
+        match exchange.offers.answer(&engine.disk, from, ask) {
+            Ok(word) => exchange.say(from, &word),
+            // Where it is damaged, it is so for this store as well. The member asks again.
+            Err(error) => tracing::error!(%error, member = from, "a piece of the state cannot be read"),
+        }
+    }
 }

@@ -9,10 +9,11 @@
 //! An entry has the index behind the one before it, so that indices are not sent. Snapshots are not sent as messages.
 
 use bytes::Bytes;
-use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use raft::eraftpb::{Entry, Message, MessageType};
 use serde::{Deserialize, Serialize};
 
 use super::error::Corrupt;
+use super::kept::{data_of, typed};
 use super::stored;
 use crate::store::MemberMessage;
 
@@ -82,8 +83,9 @@ pub(super) fn encode(message: &Message) -> Result<Option<MemberMessage>, Corrupt
     let mut bytes = vec![FORMAT];
     stored::append(&head, &mut bytes)?;
     for entry in &message.entries {
-        stored::append(&EntryHead { term: entry.term, length: number(entry.data.len())? }, &mut bytes)?;
-        bytes.extend_from_slice(&entry.data);
+        let data = data_of(entry);
+        stored::append(&EntryHead { term: entry.term, length: number(data.len())? }, &mut bytes)?;
+        bytes.extend_from_slice(&data);
     }
     Ok(Some(MemberMessage { from: message.from, to: message.to, bytes: bytes.into() }))
 }
@@ -109,8 +111,8 @@ pub(super) fn decode(message: &MemberMessage) -> Result<Message, String> {
         let EntryHead { term, length } = stored::take(&mut rest)?;
         let (data, left) = rest.split_at_checked(length as usize).ok_or("it is cut short")?;
         rest = left;
-        let data = bytes.slice_ref(data);
-        entries.push(Entry { entry_type: EntryType::EntryNormal, term, index, data, ..Entry::default() });
+        let (entry_type, data) = typed(bytes.slice_ref(data));
+        entries.push(Entry { entry_type, term, index, data, ..Entry::default() });
     }
     if !rest.is_empty() {
         return Err("something follows its last entry".to_owned());

@@ -8,12 +8,16 @@
 //!   gives orders to.
 //! - `group`: who agrees on the log, by Raft; a group of one. `log`: what makes a batch durable. `entry`: what of a
 //!   batch is in the log, and `delta`, what of a job.
-//! - `exchange`: the mailbox of one of several members, with `message`, what they send. `member`: its threads.
-//!   `agreed`: what they have committed. `kept`: what of the log they may need again. `durable`: what one writes.
+//! - `taking_part`: what the engine of one of several members does. `exchange`: its mailbox, with `message`, what the
+//!   library sends, and `words`, what members say beside that. `member`: its threads. `agreed`: what they have
+//!   committed. `kept`: what of the log they may need again. `durable`: what one writes. `others`: what it knows of the
+//!   others. `changing`: which changes of the members make sense.
+//! - `offer`: the state that a member offers to one that lags too far behind. `incoming`: such a state, received.
+//!   `renew`: how the store begins with it. `mailbox`: what a thread waits for.
 //! - `flush`: how the database comes after the log.
 //! - `watch`: what must not run out. `periodic`: a thread that does something time and again.
 //! - `disk` and `directory`: where everything is kept, and `error`, what can be wrong with it.
-//! - `opening`: how it is opened and closed, with `recover`, how the database is read. `seal`: what must be there then,
+//! - `options`: what a store is opened with. `running`: the threads of one. `opening`: how it is opened and closed, with `recover`, how the database is read. `seal`: what must be there then,
 //!   which `checkpoint` writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files,
 //!   read only. `verify`: all of it checked.
 //! - `stored`: a job on disk. `records`: a record on disk. `schedules`: a schedule on disk, and its keys. `audit`: the
@@ -44,6 +48,7 @@ mod block;
 mod budget;
 mod by_owner;
 mod changed;
+mod changing;
 mod checkpoint;
 mod column;
 mod delta;
@@ -58,6 +63,7 @@ mod finished;
 mod flush;
 mod group;
 mod groups;
+mod incoming;
 mod inspect;
 mod journal;
 mod kept;
@@ -65,16 +71,22 @@ mod lists;
 mod live;
 mod log;
 mod machine;
+mod mailbox;
 mod manifest;
 mod member;
 mod message;
 mod narrow;
+mod offer;
 mod opening;
+mod options;
+mod others;
 mod page;
 mod periodic;
 mod reader;
 mod records;
 mod recover;
+mod renew;
+mod running;
 mod scan;
 mod schedule_search;
 mod schedules;
@@ -82,14 +94,17 @@ mod seal;
 mod state;
 mod stats;
 mod stored;
+mod taking_part;
 mod unflushed;
 mod verify;
 mod watch;
+mod words;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -108,17 +123,15 @@ use audit::Audit;
 use budget::Budget;
 use directory::Directory;
 use disk::Disk;
-pub use disk::{EmbeddedOptions, GroupOptions};
 use engine::Engine;
 pub use error::{Damage, OpenError};
 use exchange::Exchange;
-use flush::Flusher;
 use lists::Wanted;
-use member::Threads;
 use narrow::{Narrowed, NarrowedSchedules};
-use periodic::Periodic;
+pub use options::{EmbeddedOptions, GroupOptions};
+use running::{Running, standing_by};
 pub use verify::{Verified, verify};
-use writer::{Queue, Writer, answers};
+use writer::{Queue, answers};
 
 /// The longest body, in bytes, that is stored with its job. A job is written about four times in its life (submitted,
 /// claimed, kept alive, finished), each time with its inline bodies, while a body of its own costs a second key, about
@@ -139,15 +152,21 @@ const LOOKUPS: u32 = 64;
 
 /// A store of jobs in a data directory of this machine.
 pub struct EmbeddedStore {
-    queue: Arc<Queue>,
-    writer: Mutex<Option<JoinHandle<()>>>,
-    /// The mailbox of this member of a group, and its threads; `None` for a store of its own, and the threads once the
-    /// store is closed. They are before the engine, so that they end first.
+    inner: Arc<Inner>,
+    /// The thread that begins with the state of another member, where there are others.
+    renewing: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What a store has, whichever state it was opened with.
+struct Inner {
+    path: PathBuf,
+    options: EmbeddedOptions,
+    /// The mailbox of this member of a group; `None` for a store of its own.
     exchange: Option<Arc<Exchange>>,
-    threads: Mutex<Option<Threads>>,
-    /// The threads that keep the seal and that watch; none once the store is closed. They are before the engine, so
-    /// that they end first.
-    periodic: Mutex<Vec<Periodic>>,
+    queue: RwLock<Arc<Queue>>,
+    /// The threads; `None` once the store is closed. Whoever opens or closes it has this lock.
+    running: Mutex<Option<Running>>,
+    is_closed: AtomicBool,
     /// The engine; `None` once the store is closed.
     engine: RwLock<Option<Arc<Engine>>>,
     scans: Arc<Semaphore>,
@@ -164,48 +183,45 @@ impl EmbeddedStore {
     /// # Errors
     /// [`OpenError`] says why the directory cannot be opened.
     pub fn open(path: impl AsRef<Path>, options: &EmbeddedOptions) -> Result<Self, OpenError> {
-        let directory = Directory::hold(path.as_ref(), options.reserve_bytes)?;
+        let path = path.as_ref();
+        let directory = Directory::hold(path, options.reserve_bytes)?;
         let queue = Arc::new(Queue::default());
-        let exchange = options.group.clone().map(|group| {
-            let queue = Arc::clone(&queue);
-            Arc::new(Exchange::new(group, move |reason| queue.stand_by(reason)))
-        });
+        let exchange = options.group.clone().map(|group| Arc::new(Exchange::new(group, standing_by(&queue))));
         let engine = Arc::new(Engine::open(directory, options, exchange.clone())?);
-        let no_thread =
-            |source| OpenError::Io { doing: "start a thread for", directory: path.as_ref().to_owned(), source };
-        let flusher = Arc::new(Mutex::new(Flusher::start(&engine).map_err(no_thread)?));
-        let writer = Writer::new(Arc::clone(&engine), Arc::clone(&queue), Arc::clone(&flusher)).map_err(no_thread)?;
-        let writer = thread::Builder::new().name("store-writer".to_owned()).spawn(move || writer.run());
-        let writer = writer.map_err(no_thread)?;
-        let threads = exchange.clone().map(|exchange| Threads::start(&engine, exchange, &queue, &flusher));
-        let threads = threads.transpose().map_err(no_thread)?;
-        let seal = checkpoint::start(Arc::downgrade(&engine)).map_err(no_thread);
-        let watch = watch::start(Arc::downgrade(&engine), Arc::clone(&queue), options.memory_limit).map_err(no_thread);
-        Ok(Self {
-            queue,
-            writer: Mutex::new(Some(writer)),
+        let no_thread = |source| OpenError::Io { doing: "start a thread for", directory: path.to_owned(), source };
+        let running = Running::start(&engine, &queue, exchange.clone(), options).map_err(no_thread)?;
+        let inner = Arc::new(Inner {
+            path: path.to_owned(),
+            options: options.clone(),
             exchange,
-            threads: Mutex::new(threads),
-            periodic: Mutex::new(vec![seal?, watch?]),
+            queue: RwLock::new(queue),
+            running: Mutex::new(Some(running)),
+            is_closed: AtomicBool::new(false),
             engine: RwLock::new(Some(engine)),
             scans: Arc::new(Semaphore::new(SCANS as usize)),
             indexed_scans: Arc::new(Semaphore::new(INDEXED_SCANS as usize)),
             query_time: options.query_time,
             lookups: Arc::new(Semaphore::new(LOOKUPS as usize)),
-            audit: Arc::new(Mutex::new(Audit::in_directory(path.as_ref()))),
-        })
+            audit: Arc::new(Mutex::new(Audit::in_directory(path))),
+        });
+        let renewing = renew::start(&inner).map_err(no_thread)?;
+        Ok(Self { inner, renewing: Mutex::new(renewing) })
     }
 
     /// Returns this member of the group; `None` for a store of its own.
     #[must_use]
     pub fn member(&self) -> Option<Arc<dyn Member>> {
-        self.exchange.clone().map(|exchange| exchange as Arc<dyn Member>)
+        self.inner.exchange.clone().map(|exchange| exchange as Arc<dyn Member>)
+    }
+
+    fn queue(&self) -> Arc<Queue> {
+        Arc::clone(&self.inner.queue.read())
     }
 
     /// Returns how many stored jobs that have finished were read since the store was opened, by look-ups and by scans.
     #[must_use]
     pub fn finished_jobs_read(&self) -> u64 {
-        self.engine.read().as_ref().map_or(0, |engine| engine.disk.jobs_read())
+        self.inner.engine.read().as_ref().map_or(0, |engine| engine.disk.jobs_read())
     }
 }
 
@@ -220,7 +236,7 @@ impl Store for EmbeddedStore {
         if count == 0 {
             return Vec::new();
         }
-        answers(count, self.queue.push(writes)).await
+        answers(count, self.queue().push(writes)).await
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
@@ -234,7 +250,7 @@ impl Store for EmbeddedStore {
         if missing.is_empty() {
             return Ok(found);
         }
-        let finished = self.on_disk(&self.lookups, move |engine| {
+        let finished = self.on_disk(&self.inner.lookups, move |engine| {
             missing.iter().map(|id| engine.disk.finished(&view, id)).collect::<Result<Vec<_>, _>>()
         });
         let mut finished = finished.await?.into_iter();
@@ -252,7 +268,7 @@ impl Store for EmbeddedStore {
         let Some(wanted) = Narrowed::of(&search.filter) else { return Ok(Vec::new()) };
         self.index_by_owner(by_owner::needed_for(&wanted.filter, search.sort)).await?;
         if scan::is_indexed(&wanted, search.sort) {
-            let budget = Budget::of(self.query_time);
+            let budget = Budget::of(self.inner.query_time);
             return self.in_memory(|engine| scan::search(engine, &wanted, search, budget))?;
         }
         let search = search.clone();
@@ -287,7 +303,7 @@ impl Store for EmbeddedStore {
         if count == 0 {
             return Vec::new();
         }
-        answers(count, self.queue.push_records(writes)).await
+        answers(count, self.queue().push_records(writes)).await
     }
 
     async fn records_of(&self, keys: &[RecordKey]) -> Result<Vec<Option<Record>>, StoreError> {
@@ -310,7 +326,7 @@ impl Store for EmbeddedStore {
         if count == 0 {
             return Vec::new();
         }
-        answers(count, self.queue.push_schedules(writes)).await
+        answers(count, self.queue().push_schedules(writes)).await
     }
 
     async fn schedules(&self, ids: &[ScheduleId]) -> Result<Vec<Option<StoredSchedule>>, StoreError> {
@@ -319,7 +335,7 @@ impl Store for EmbeddedStore {
 
     async fn due_schedules(&self, due: &DueSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
         let wanted = Wanted::from(due);
-        self.on_disk(&self.lookups, move |engine| lists::read(engine, wanted)).await
+        self.on_disk(&self.inner.lookups, move |engine| lists::read(engine, wanted)).await
     }
 
     async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
@@ -341,8 +357,8 @@ impl Store for EmbeddedStore {
         if entries.is_empty() {
             return Ok(());
         }
-        let (audit, entries) = (Arc::clone(&self.audit), entries.to_vec());
-        self.on_disk(&self.lookups, move |_| audit.lock().append(&entries)).await
+        let (audit, entries) = (Arc::clone(&self.inner.audit), entries.to_vec());
+        self.on_disk(&self.inner.lookups, move |_| audit.lock().append(&entries)).await
     }
 
     fn has_realtime_search(&self) -> bool {
@@ -354,7 +370,7 @@ impl Store for EmbeddedStore {
     }
 
     fn stopped(&self) -> Option<String> {
-        match self.queue.closed() {
+        match self.queue().closed() {
             Some(StoreError::Stopped(why)) => Some(why),
             _ => None,
         }
@@ -365,7 +381,7 @@ impl Store for EmbeddedStore {
     }
 
     fn out_of_order(&self) -> Option<String> {
-        self.queue.new_jobs_refused().map(|reason| reason.to_string())
+        self.queue().new_jobs_refused().map(|reason| reason.to_string())
     }
 
     fn inline_limit(&self) -> usize {
@@ -373,17 +389,17 @@ impl Store for EmbeddedStore {
     }
 
     async fn confirm(&self) -> Result<(), StoreError> {
-        match &self.exchange {
+        match &self.inner.exchange {
             Some(exchange) => exchange.ask().await,
             None => Ok(()),
         }
     }
 
     async fn ready(&self) -> Result<(), StoreError> {
-        if let Some(reason) = self.queue.closed() {
+        if let Some(reason) = self.queue().closed() {
             return Err(reason);
         }
-        let checked = self.on_disk(&self.lookups, |engine| engine.disk.check()).await;
+        let checked = self.on_disk(&self.inner.lookups, |engine| engine.disk.check()).await;
         checked.map_err(|error| {
             tracing::warn!(%error, "the database takes no writes");
             StoreError::Unavailable("its database takes no writes; the log says why".to_owned())
@@ -391,25 +407,26 @@ impl Store for EmbeddedStore {
     }
 
     async fn close(&self) {
-        self.queue.close(closed());
-        let writer = self.writer.lock().take();
-        if let Some(writer) = writer {
-            // A writer that panicked has printed why; there is nothing left to wait for.
-            drop(spawn_blocking(move || drop(writer.join())).await);
+        self.inner.is_closed.store(true, Ordering::Release);
+        self.queue().close(closed());
+        if let Some(exchange) = &self.inner.exchange {
+            exchange.received.close();
         }
-        // After the writer, whose last entries need the other members.
-        let threads = self.threads.lock().take();
-        drop(spawn_blocking(move || drop(threads)).await);
+        let inner = Arc::clone(&self.inner);
+        // The threads before the engine, which they have.
+        drop(spawn_blocking(move || drop(inner.running.lock().take())).await);
+        if let Some(exchange) = &self.inner.exchange {
+            exchange.close();
+        }
         // All permits: reads under way are done then, and none begins.
-        let all = [(&self.scans, SCANS), (&self.indexed_scans, INDEXED_SCANS), (&self.lookups, LOOKUPS)];
-        for (permits, count) in all {
+        let Inner { scans, indexed_scans, lookups, .. } = &*self.inner;
+        for (permits, count) in [(scans, SCANS), (indexed_scans, INDEXED_SCANS), (lookups, LOOKUPS)] {
             let taken = permits.acquire_many(count).await;
             permits.close();
             drop(taken);
         }
-        let (periodic, engine) = (std::mem::take(&mut *self.periodic.lock()), self.engine.write().take());
+        let engine = self.inner.engine.write().take();
         let release = move || {
-            drop(periodic);
             // Nobody else has the engine any more: neither readers, nor the writer, nor these threads.
             if let Some(engine) = engine.and_then(Arc::into_inner)
                 && let Err(failure) = engine.close()
@@ -422,11 +439,19 @@ impl Store for EmbeddedStore {
 }
 
 impl Drop for EmbeddedStore {
-    /// Ends the writer, so that the directory is free again once nobody reads.
+    /// Ends the threads, so that the directory is free again once nobody reads.
     fn drop(&mut self) {
-        self.queue.close(closed());
-        if let Some(writer) = self.writer.lock().take() {
-            drop(writer.join());
+        self.inner.is_closed.store(true, Ordering::Release);
+        self.queue().close(closed());
+        if let Some(exchange) = &self.inner.exchange {
+            exchange.received.close();
+        }
+        if let Some(renewing) = self.renewing.lock().take() {
+            drop(renewing.join());
+        }
+        drop(self.inner.running.lock().take());
+        if let Some(exchange) = &self.inner.exchange {
+            exchange.close();
         }
     }
 }

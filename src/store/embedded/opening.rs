@@ -3,7 +3,7 @@
 //! Opening first compares what is on disk with the seal, and refuses what is damaged: the database itself cuts journals
 //! and deletes tables that it does not understand. Only then is the database let at its files.
 
-use std::fs;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,19 +14,22 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Pers
 use parking_lot::Mutex;
 use raft::eraftpb::Entry;
 
-use super::directory::{Directory, sync_directory};
-use super::disk::{Disk, EmbeddedOptions, GroupOptions, failed};
+use super::directory::{Directory, remove_folder, sync_directory};
+use super::disk::{Disk, failed};
 use super::engine::{Engine, replay};
 use super::error::{Corrupt, OpenError, is_full};
 use super::exchange::Exchange;
 use super::group::{ALONE, Member};
 use super::inspect::{Inspected, inspect, keyspaces_folder, seal_closed, seal_open};
-use super::kept::{Earlier, Last, entry_of};
+use super::kept::{Earlier, Last, Offered, entry_of};
 use super::log::{self, Expected, Found, Log};
+use super::offer::Flushed;
+use super::options::{EmbeddedOptions, GroupOptions};
+use super::others::Others;
 use super::recover::RecoverError;
 use super::seal::{LogSeal, Seal, SealedGroup, Stage};
 use super::state::{FlushLimits, Published};
-use crate::store::StoreError;
+use crate::store::{Membership, StoreError};
 
 /// Journals beyond this make the database write out what still needs the oldest one. It bounds how long it takes to
 /// open the store after a crash.
@@ -65,6 +68,14 @@ impl Engine {
         };
         directory.try_room().and_then(|()| directory.take_room()).map_err(not_written)?;
         let damaged = |damages| OpenError::Damaged { directory: root.to_owned(), damages };
+        let log_options = log::Options { segment_bytes: options.segment_bytes };
+        match directory.received().map_err(|damage| damaged(vec![damage]))? {
+            Some(received) => {
+                let own = Seal::read(root).map_err(|damage| damaged(vec![damage]))?;
+                begin_with(&directory, own, received, log_options).map_err(not_written)?;
+            }
+            None => directory.clear_incoming().map_err(failed("clear"))?,
+        }
         let (path, seal) = directory.database(|path| {
             let db = open_database(path, options)?;
             open_keyspaces(&db)?;
@@ -72,7 +83,6 @@ impl Engine {
         })?;
         let seal = of_group(seal, options.group.as_ref(), root)?;
         let (folder, sealed) = (directory.log(), seal.log);
-        let log_options = log::Options { segment_bytes: options.segment_bytes };
         let mut tables = None;
         if seal.stage == Stage::Creating {
             // What is in a log was acknowledged, whatever the seal says.
@@ -120,12 +130,19 @@ impl Engine {
         let dropped = found.torn.as_ref().map(ToString::to_string);
         let log = Log::open(&folder, found, log_options).map_err(failed("open the log of"))?;
         let first = Arc::new(AtomicU64::new(log.first()));
-        let member = match &options.group {
-            None => Member::new(ALONE, &[ALONE], vote, last, entries, None),
-            Some(group) => {
-                let earlier = LogBefore { folder, first: Arc::clone(&first) };
-                Member::new(group.member, &group.members, vote, last, entries, Some(Box::new(earlier)))
+        let member = match (&options.group, &exchange) {
+            (Some(group), Some(exchange)) => {
+                let sealed = disk.seal.lock().group.clone().unwrap_or_default();
+                let founded = Arc::new(Membership::founded(&sealed.founders));
+                let members = published.members.clone().unwrap_or_else(|| Arc::clone(&founded));
+                exchange.meet(Others::of(&sealed, group.tick), founded);
+                exchange.agree(&members);
+                let (snapshot, members_then) = (Arc::clone(&published.view.snapshot), Arc::clone(&members));
+                exchange.offers.flushed(Flushed { last, members: members_then, snapshot });
+                let earlier = LogBefore { folder, first: Arc::clone(&first), exchange: Arc::clone(exchange) };
+                Member::new(group.member, members, vote, last, entries, Some(Box::new(earlier)))
             }
+            _ => Member::new(ALONE, Arc::new(Membership::founded(&[ALONE])), vote, last, entries, None),
         };
         let began = member.and_then(|member| {
             let engine = Self::new(disk, (log, dropped), (member, exchange, first), published, limits);
@@ -143,21 +160,45 @@ impl Engine {
 /// # Errors
 /// [`OpenError::OtherGroup`] when the directory belongs to another one, or to a store of its own.
 fn of_group(seal: Seal, group: Option<&GroupOptions>, root: &Path) -> Result<Seal, OpenError> {
-    let given = group.map(|group| SealedGroup { cluster: group.cluster.clone(), member: group.member });
-    if seal.group != given && seal.stage != Stage::Creating {
+    let is_new = seal.stage == Stage::Creating;
+    let given = group.map(|group| SealedGroup {
+        cluster: group.cluster.clone(),
+        member: group.member,
+        directory: rand::random_range(1..=u64::MAX),
+        is_admitted: !is_new,
+        founders: if group.joins { Vec::new() } else { group.members.clone() },
+        known: BTreeMap::new(),
+    });
+    let name = |group: &SealedGroup| (group.cluster.clone(), group.member);
+    if seal.group.as_ref().map(name) != given.as_ref().map(name) && !is_new {
         let is = |group: Option<SealedGroup>| match group {
-            Some(SealedGroup { cluster, member }) => format!("member {member} of the group `{cluster}`"),
+            Some(SealedGroup { cluster, member, .. }) => format!("member {member} of the group `{cluster}`"),
             None => "a store of its own".to_owned(),
         };
         return Err(OpenError::OtherGroup { directory: root.to_owned(), found: is(seal.group), given: is(given) });
     }
-    Ok(Seal { group: given, ..seal })
+    // One from before directories had numbers is given one now.
+    let has_number = |group: &SealedGroup| group.directory != 0;
+    let group = seal.group.clone().filter(|group| has_number(group) && !is_new).or(given);
+    Ok(Seal { group, ..seal })
+}
+
+/// Begins with a database that was received from another member, in the place of the one with the seal `own`. When that
+/// ends early, it is done again.
+fn begin_with(directory: &Directory, own: Seal, received: Seal, options: log::Options) -> io::Result<()> {
+    directory.put_received()?;
+    let log = directory.log();
+    remove_folder(&log)?;
+    Log::create(&log, received.log.last + 1, options)?;
+    directory.write_seal(&Seal { vote: own.vote, group: own.group, ..received })?;
+    directory.end_received()
 }
 
 /// The entries of the log that are not in memory any more.
 struct LogBefore {
     folder: PathBuf,
     first: Arc<AtomicU64>,
+    exchange: Arc<Exchange>,
 }
 
 impl Earlier for LogBefore {
@@ -168,14 +209,15 @@ impl Earlier for LogBefore {
     fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)> {
         log::frames(&self.folder, number)
     }
+
+    fn offer(&self, member: u64) -> Option<Offered> {
+        self.exchange.offers.offer(member)
+    }
 }
 
 /// Creates a log, and removes what is left of one whose creation ended early.
 fn create_log(folder: &Path, options: log::Options) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_folder(folder)?;
     Log::create(folder, 1, options).map(drop)
 }
 
@@ -300,13 +342,13 @@ impl Disk {
     }
 }
 
-fn open_database(path: &Path, options: &EmbeddedOptions) -> Result<Database, fjall::Error> {
+pub(super) fn open_database(path: &Path, options: &EmbeddedOptions) -> Result<Database, fjall::Error> {
     Database::builder(path).cache_size(options.cache_bytes).max_journaling_size(JOURNAL_BYTES).open()
 }
 
 /// The keyspaces, created where they are missing. Their options are kept by the database from then on. Filters, on
 /// by default, let the creation of a job with a fresh id pass `done` without reading from it.
-fn open_keyspaces(db: &Database) -> Result<[Keyspace; 10], fjall::Error> {
+pub(super) fn open_keyspaces(db: &Database) -> Result<[Keyspace; 10], fjall::Error> {
     let options = |memtable| move || KeyspaceCreateOptions::default().max_memtable_size(memtable);
     let separate = KvSeparationOptions::default().separation_threshold(SEPARATE_BODY_BYTES);
     Ok([

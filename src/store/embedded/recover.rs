@@ -15,7 +15,7 @@ use super::state::{Finished, Published, Recent, Records, View};
 use super::unflushed::Unflushed;
 use super::{records, stored};
 use crate::job::QueueName;
-use crate::store::{Place, StoreError, Version};
+use crate::store::{Membership, Place, StoreError, Version};
 
 impl Disk {
     /// Reads the state that the database has.
@@ -64,6 +64,7 @@ impl Disk {
             records: kept,
             last: Version { place: Place::Main, primary_term, seq_no },
             entry,
+            members: self.members()?,
             unflushed: Unflushed::default(),
             flushing: None,
             view: View { snapshot: self.snapshot(), stale: Arc::default() },
@@ -108,6 +109,12 @@ impl Disk {
             blocks.put(Block::decode(number, &head)?);
         }
         Ok(blocks)
+    }
+
+    fn members(&self) -> Result<Option<Arc<Membership>>, RecoverError> {
+        let Some(bytes) = self.meta.get(MetaKey::Members.bytes())? else { return Ok(None) };
+        let members = serde_json::from_slice(&bytes).map_err(|error| Corrupt(format!("the members: {error}")))?;
+        Ok(Some(Arc::new(members)))
     }
 
     fn number(&self, key: &MetaKey<'_>) -> Result<Option<u64>, RecoverError> {

@@ -51,11 +51,23 @@ pub(super) struct Vote {
     pub(super) member: u64,
 }
 
-/// The name of a group of several members, and the number of this one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The name of a group of several members, and what one of them keeps of it beside what they have agreed on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SealedGroup {
     pub(super) cluster: String,
     pub(super) member: u64,
+    /// The number of the data directory, which no other one has; 0 before directories had numbers.
+    #[serde(default)]
+    pub(super) directory: u64,
+    /// Whether the others know the directory.
+    #[serde(default)]
+    pub(super) is_admitted: bool,
+    /// The members that the group was founded with; none in the directory of one that joined later.
+    #[serde(default)]
+    pub(super) founders: Vec<u64>,
+    /// The directories of the others, as this member knows them.
+    #[serde(default)]
+    pub(super) known: BTreeMap<u64, u64>,
 }
 
 /// How far the log has come.
@@ -139,9 +151,16 @@ impl Seal {
     /// # Errors
     /// A damage when there is none, or it is not as it was written.
     pub(super) fn read(directory: &Path) -> Result<Self, Damage> {
-        let path = Self::path(directory);
-        let bytes = fs::read(&path).map_err(|error| Damage::unreadable(&path, &error))?;
-        Self::decode(&bytes).ok_or_else(|| Damage::of(&path, "it is not as it was written"))
+        Self::read_file(&Self::path(directory))
+    }
+
+    /// Reads a seal from a file.
+    ///
+    /// # Errors
+    /// A damage when there is none, or it is not as it was written.
+    pub(super) fn read_file(path: &Path) -> Result<Self, Damage> {
+        let bytes = fs::read(path).map_err(|error| Damage::unreadable(path, &error))?;
+        Self::decode(&bytes).ok_or_else(|| Damage::of(path, "it is not as it was written"))
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {

@@ -21,7 +21,9 @@ use super::schedules::Index;
 use super::unflushed::{Cut, Flush, Unflushed};
 use crate::job::{BodyId, JobId, JobState, Json, QueueName, RecordName, ScheduleId};
 use crate::store::record::too_many;
-use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, StoreError, StoredSchedule, Version, Versioned};
+use crate::store::{
+    MAX_RECORDS, Membership, Record, RecordKey, RecordKind, StoreError, StoredSchedule, Version, Versioned,
+};
 
 /// Finished jobs are put in blocks once there are enough of them in memory for so many blocks.
 const CUT_AT_BLOCKS: usize = 4;
@@ -53,6 +55,8 @@ pub(super) struct Published {
     pub(super) last: Version,
     /// The number of the last entry of the log.
     pub(super) entry: u64,
+    /// The members of the group; `None` while they are those that it was founded with.
+    pub(super) members: Option<Arc<Membership>>,
     /// What has changed since the last flush began.
     pub(super) unflushed: Unflushed,
     /// What the flush under way writes.
@@ -112,7 +116,8 @@ impl Published {
         let changes = Arc::new(mem::take(&mut self.unflushed));
         self.flushing = Some(Arc::clone(&changes));
         let counts = changes.counts.iter().map(|group| (group.clone(), self.finished.of(group))).collect();
-        Flush { entry: self.entry, last: self.last, changes, cut, blocks: Arc::clone(&self.blocks), counts }
+        let (blocks, members) = (Arc::clone(&self.blocks), self.members.clone());
+        Flush { entry: self.entry, last: self.last, changes, cut, blocks, counts, members }
     }
 
     /// Takes over the database as it is after a flush.

@@ -9,7 +9,7 @@ use super::block::Blocks;
 use super::changed::ChangedSchedules;
 use super::machine::{Change, Effects};
 use crate::job::{BodyId, JobId, JobState, Json, QueueName};
-use crate::store::{Record, RecordKey, Version, Versioned};
+use crate::store::{Membership, Record, RecordKey, Version, Versioned};
 
 /// Changes that are not in the database yet. Each document is in it once, however often it was written.
 #[derive(Debug, Default)]
@@ -105,6 +105,8 @@ pub(super) struct Flush {
     pub(super) blocks: Arc<Blocks>,
     /// The changed numbers of finished jobs by group.
     pub(super) counts: Vec<((JobState, QueueName), u64)>,
+    /// The members of the group, where these are not the ones that it was founded with.
+    pub(super) members: Option<Arc<Membership>>,
 }
 
 /// Finished jobs that become a block.

@@ -13,7 +13,7 @@ use fjall::{Database, KeyspaceCreateOptions, Readable};
 
 use super::block::{Block, Column};
 use super::directory::{Directory, LOG};
-use super::disk::{ENTRY, FINISHED_PREFIX, PRIMARY_TERM, number};
+use super::disk::{ENTRY, FINISHED_PREFIX, MetaKey, PRIMARY_TERM, number};
 use super::entry::Entry;
 use super::error::{Damage, OpenError};
 use super::inspect::{Inspected, NAMES, inspect, journal_file, keyspace_folder};
@@ -23,6 +23,7 @@ use super::schedules::Index;
 use super::seal::{LogSeal, Seal, Stage};
 use super::{records, schedules, stored};
 use crate::job::Json;
+use crate::store::Membership;
 
 /// The most damages that are listed.
 const MAX_DAMAGES: usize = 1_000;
@@ -164,6 +165,9 @@ impl Verified {
                 }
                 "blocks" if key.first() == Some(&(Column::Head as u8)) => {
                     Block::decode(0, &value).map(drop).map_err(|error| error.0)
+                }
+                "meta" if *key == *MetaKey::Members.bytes() => {
+                    serde_json::from_slice::<Membership>(&value).map(drop).map_err(|error| error.to_string())
                 }
                 "meta" => number(&value).map(|number| match &*key {
                     SEQ_NO => last_write = number,

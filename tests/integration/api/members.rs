@@ -20,7 +20,7 @@ use leasehold::peers::{ClusterMap, Envelope, MESSAGES_PATH, PeerSecret};
 use leasehold::scheduler::Schedules;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::measured::Measured;
-use leasehold::store::{Member, MemberMessage, Standing, Store};
+use leasehold::store::{ChangeError, Heard, Member, MemberChange, MemberMessage, Membership, Standing, Store};
 use leasehold::wire::{ClaimJobs, ClusterStatus, CompleteJob, JobState, SubmitJob};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -47,8 +47,16 @@ impl Member for Puppet {
         self.number
     }
 
-    fn members(&self) -> Vec<u64> {
-        vec![1, 2, 3]
+    fn members(&self) -> watch::Receiver<Arc<Membership>> {
+        watch::channel(Arc::new(Membership::founded(&[1, 2, 3]))).1
+    }
+
+    fn heard(&self) -> BTreeMap<u64, Heard> {
+        BTreeMap::new()
+    }
+
+    async fn change(&self, _: MemberChange) -> Result<(), ChangeError> {
+        Ok(())
     }
 
     async fn outgoing(&self) -> Vec<MemberMessage> {
@@ -150,7 +158,14 @@ impl Process {
     /// Says who leads in this member's view.
     fn sees(&self, term: u64, leader: Option<u64>) {
         let leads = leader == Some(self.puppet.number);
-        self.puppet.standing.send_replace(Standing { term, leader, leads, applied: 7, committed: 9 });
+        self.puppet.standing.send_replace(Standing {
+            term,
+            leader,
+            leads,
+            applied: 7,
+            committed: 9,
+            ..Standing::default()
+        });
     }
 
     fn url(&self, path: &str) -> String {

@@ -28,9 +28,10 @@ const MEMBERS: [u64; 3] = [1, 2, 3];
 /// How long anything is waited for that comes in a second or two on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn options(member: u64) -> EmbeddedOptions {
+pub(super) fn options(member: u64) -> EmbeddedOptions {
     let tick = Duration::from_millis(50);
-    let group = GroupOptions { cluster: "test".to_owned(), member, members: MEMBERS.to_vec(), tick };
+    let (cluster, members) = ("test".to_owned(), MEMBERS.to_vec());
+    let group = GroupOptions { cluster, member, members, tick, keeps_log_bytes: 256 << 20, ..GroupOptions::default() };
     EmbeddedOptions {
         block_jobs: 3,
         flush_changes: 200,
@@ -42,13 +43,13 @@ fn options(member: u64) -> EmbeddedOptions {
 
 /// Which messages arrive.
 #[derive(Default)]
-struct Network {
+pub(super) struct Network {
     /// The members whose messages, to and from, are lost.
-    cut: Mutex<Vec<u64>>,
+    pub(super) cut: Mutex<Vec<u64>>,
     /// The share of messages that are lost, in percent.
-    lossy: AtomicU64,
+    pub(super) lossy: AtomicU64,
     open: Mutex<BTreeMap<u64, Arc<dyn Member>>>,
-    is_doubling: AtomicBool,
+    pub(super) is_doubling: AtomicBool,
 }
 
 impl Network {
@@ -70,28 +71,43 @@ impl Network {
 }
 
 /// Three members, each with a directory of its own.
-struct Group {
-    directories: Vec<TempDir>,
-    stores: BTreeMap<u64, Arc<EmbeddedStore>>,
-    network: Arc<Network>,
+pub(super) struct Group {
+    directories: BTreeMap<u64, TempDir>,
+    pub(super) stores: BTreeMap<u64, Arc<EmbeddedStore>>,
+    pub(super) network: Arc<Network>,
     carriers: JoinSet<()>,
 }
 
 impl Group {
-    fn new() -> Self {
-        let directories = MEMBERS.map(|_| tempfile::tempdir().expect("a temporary directory")).into();
-        let mut group =
-            Self { directories, stores: BTreeMap::new(), network: Arc::default(), carriers: JoinSet::new() };
-        MEMBERS.into_iter().for_each(|member| group.start(member));
+    pub(super) fn new() -> Self {
+        Self::with(options)
+    }
+
+    /// Starts three members with these options.
+    pub(super) fn with(options: impl Fn(u64) -> EmbeddedOptions) -> Self {
+        let (directories, stores) = (BTreeMap::new(), BTreeMap::new());
+        let mut group = Self { directories, stores, network: Arc::default(), carriers: JoinSet::new() };
+        MEMBERS.into_iter().for_each(|member| group.start_with(member, &options(member)));
         group
     }
 
-    fn directory(&self, member: u64) -> &Path {
-        self.directories[usize::try_from(member).expect("small") - 1].path()
+    pub(super) fn directory(&self, member: u64) -> &Path {
+        self.directories[&member].path()
     }
 
-    fn start(&mut self, number: u64) {
-        let store = EmbeddedStore::open(self.directory(number), &options(number)).expect("the store can be opened");
+    /// Takes away the directory of a member that is stopped.
+    pub(super) fn lose_directory(&mut self, member: u64) {
+        self.directories.remove(&member);
+    }
+
+    pub(super) fn start(&mut self, number: u64) {
+        self.start_with(number, &options(number));
+    }
+
+    pub(super) fn start_with(&mut self, number: u64, options: &EmbeddedOptions) {
+        let fresh = || tempfile::tempdir().expect("a temporary directory");
+        let directory = self.directories.entry(number).or_insert_with(fresh);
+        let store = EmbeddedStore::open(directory.path(), options).expect("the store can be opened");
         let member = store.member().expect("it is one of several");
         self.network.open.lock().insert(number, Arc::clone(&member));
         let network = Arc::clone(&self.network);
@@ -107,19 +123,19 @@ impl Group {
         self.stores.insert(number, Arc::new(store));
     }
 
-    async fn stop(&mut self, number: u64) {
+    pub(super) async fn stop(&mut self, number: u64) {
         self.network.open.lock().remove(&number);
         if let Some(store) = self.stores.remove(&number) {
             store.close().await;
         }
     }
 
-    fn standing(&self, number: u64) -> Standing {
+    pub(super) fn standing(&self, number: u64) -> Standing {
         *self.stores[&number].member().expect("it is one of several").standing().borrow()
     }
 
     /// Waits until one of the members that are not cut off leads, and returns its number.
-    async fn leader(&self) -> u64 {
+    pub(super) async fn leader(&self) -> u64 {
         let cut = self.network.cut.lock().clone();
         until("a leader", || {
             let leads = |number: &&u64| !cut.contains(number) && self.standing(**number).leads;
@@ -128,12 +144,12 @@ impl Group {
         .await
     }
 
-    fn store(&self, number: u64) -> &Arc<EmbeddedStore> {
+    pub(super) fn store(&self, number: u64) -> &Arc<EmbeddedStore> {
         &self.stores[&number]
     }
 
     /// Waits until all members that run have the same jobs and records, and returns the jobs.
-    async fn settled(&self) -> Vec<Versioned> {
+    pub(super) async fn settled(&self) -> Vec<Versioned> {
         let mut last = Vec::new();
         let begun = tokio::time::Instant::now();
         loop {
@@ -151,7 +167,7 @@ impl Group {
     }
 }
 
-async fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+pub(super) async fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let begun = tokio::time::Instant::now();
     loop {
         if let Some(found) = found() {
@@ -162,7 +178,7 @@ async fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-async fn all(store: &EmbeddedStore) -> Vec<Versioned> {
+pub(super) async fn all(store: &EmbeddedStore) -> Vec<Versioned> {
     let mut found: Vec<Versioned> = Vec::new();
     loop {
         let after = found.last().map(|last| Sort::default().key(&last.job));
@@ -175,23 +191,23 @@ async fn all(store: &EmbeddedStore) -> Vec<Versioned> {
     }
 }
 
-fn creates(jobs: &[Arc<Job>]) -> Vec<Write> {
+pub(super) fn creates(jobs: &[Arc<Job>]) -> Vec<Write> {
     jobs.iter().map(|job| Write::Create { job: Arc::clone(job), bodies: vec![] }).collect()
 }
 
-fn named(what: &str, count: usize) -> Vec<Arc<Job>> {
+pub(super) fn named(what: &str, count: usize) -> Vec<Arc<Job>> {
     (0..count).map(|number| submitted(&format!("{what}-{number}"))).collect()
 }
 
 /// Creates jobs at the leader, whichever it is, and returns which were acknowledged.
-async fn create(group: &Group, jobs: &[Arc<Job>]) -> Vec<JobId> {
+pub(super) async fn create(group: &Group, jobs: &[Arc<Job>]) -> Vec<JobId> {
     let leader = group.leader().await;
     let answers = group.store(leader).write(creates(jobs)).await;
     let pairs = jobs.iter().zip(answers).filter(|(_, answer)| answer.is_ok());
     pairs.map(|(job, _)| job.id.clone()).collect()
 }
 
-fn has_all(found: &[Versioned], acknowledged: &[JobId]) {
+pub(super) fn has_all(found: &[Versioned], acknowledged: &[JobId]) {
     let found: std::collections::BTreeSet<&JobId> = found.iter().map(|found| &found.job.id).collect();
     let lost: Vec<_> = acknowledged.iter().filter(|id| !found.contains(id)).collect();
     assert!(lost.is_empty(), "{} acknowledged jobs are lost: {lost:?}", lost.len());

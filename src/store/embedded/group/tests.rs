@@ -4,7 +4,7 @@ use std::mem;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::super::kept::entry_of;
+use super::super::kept::{Offered, entry_of};
 use super::super::message;
 use super::*;
 
@@ -61,6 +61,10 @@ impl Durable for Memory {
 struct Log(Vec<Vec<u8>>);
 
 impl Earlier for Log {
+    fn offer(&self, _: u64) -> Option<Offered> {
+        None
+    }
+
     fn first(&self) -> u64 {
         1
     }
@@ -78,11 +82,15 @@ fn frame(term: u64, what: u32) -> Vec<u8> {
     frame
 }
 
+fn founded(members: &[u64]) -> Arc<Membership> {
+    Arc::new(Membership::founded(members))
+}
+
 /// A member as its process starts with what its disk has.
 fn start(id: u64, members: &[u64], disk: &Memory) -> Member {
     let entry = |(frame, number): (&Vec<u8>, u64)| entry_of(number, Bytes::copy_from_slice(frame)).expect("an entry");
     let entries = disk.synced.iter().zip(1..).map(entry).collect();
-    Member::new(id, members, disk.vote, Last::default(), entries, None).expect("it fits together")
+    Member::new(id, founded(members), disk.vote, Last::default(), entries, None).expect("it fits together")
 }
 
 fn committed(number: u64, term: u64, frame: Vec<u8>) -> Committed {
@@ -104,7 +112,8 @@ fn a_group_of_one_commits_what_it_has_synced_and_keeps_none_of_it() {
     }
     assert!(disk.outbox.is_empty() && member.node.store().in_memory() == 0);
     let last = Last { number: 99, term: 1 };
-    let mut member = Member::new(ALONE, &[ALONE], disk.vote, last, Vec::new(), None).expect("it fits together");
+    let mut member =
+        Member::new(ALONE, founded(&[ALONE]), disk.vote, last, Vec::new(), None).expect("it fits together");
     assert_eq!(member.campaign(&mut disk).expect("written").committed, [committed(100, 2, vec![2])]);
     assert_eq!(disk.vote, Vote { term: 2, member: ALONE });
 }
@@ -163,7 +172,8 @@ fn a_member_that_lags_is_sent_what_its_leader_has_in_its_log_only() {
     leader.synced.clone_from(&leader.frames);
     leader.vote = Vote { term: 1, member: 1 };
     let (last, log) = (Last { number: u64::from(ENTRIES), term: 1 }, Log(leader.synced.clone()));
-    let member = Member::new(1, &[1, 2], leader.vote, last, Vec::new(), Some(Box::new(log))).expect("it fits together");
+    let member =
+        Member::new(1, founded(&[1, 2]), leader.vote, last, Vec::new(), Some(Box::new(log))).expect("it fits together");
     let behind = Memory { vote: leader.vote, ..Memory::default() };
     let mut members = [(member, leader), (start(2, &[1, 2], &behind), behind)];
     let (member, disk) = &mut members[0];
@@ -188,7 +198,10 @@ fn most_members_say_whether_one_leads() {
     member.campaign(disk).expect("written");
     exchange(&mut members);
     let (member, disk) = &mut members[0];
-    assert_eq!(member.position(), Position { term: 1, leader: Some(1), is_leader: true, committed: 1 });
+    assert_eq!(
+        member.position(),
+        Position { term: 1, leader: Some(1), is_leader: true, committed: 1, role: Role::Voter }
+    );
     member.ask(1);
     assert_eq!(member.advance(None, disk).expect("written").confirmed, None, "the other has not said so");
     let asked = mem::take(&mut disk.outbox);

@@ -1,0 +1,114 @@
+//! Which change of the members makes sense: a pure function of who they are and what was heard of them.
+
+use super::others::Others;
+use super::words::KNOWS;
+use crate::store::{ChangeError, MemberChange, Membership, Seat};
+
+/// Returns the members after a change, of which at most one is not as it was; `None` when it was made already. `own` is
+/// the number of the member that leads.
+///
+/// # Errors
+/// [`ChangeError::Refused`] says what to do instead.
+pub(super) fn after(
+    change: &MemberChange,
+    members: &Membership,
+    others: &Others,
+    own: u64,
+) -> Result<Option<Membership>, ChangeError> {
+    let mut next = members.clone();
+    match change {
+        MemberChange::Add { member, address } => {
+            if let Some(seat) = next.seats.get_mut(member) {
+                if seat.address.as_ref().is_none_or(|known| known == address) {
+                    return Ok(None);
+                }
+                seat.address = Some(address.clone());
+            } else {
+                let Some(hello) = others.lately(*member) else {
+                    return refused(format!(
+                        "member {member} was not heard of: start it first, with `--join` and the members in `--peers`"
+                    ));
+                };
+                let (address, directory) = (Some(address.clone()), hello.directory);
+                next.seats.insert(*member, Seat { votes: false, address, directory });
+            }
+        }
+        MemberChange::Remove { member, is_gone } => {
+            if next.seats.remove(member).is_none() {
+                return Ok(None);
+            }
+            let is_heard = *member == own || others.lately(*member).is_some();
+            match (is_gone, is_heard) {
+                (true, true) => {
+                    return refused(format!("member {member} runs: `leasehold cluster remove {member}` removes it"));
+                }
+                (false, false) => {
+                    return refused(format!(
+                        "member {member} is not heard of: if it is gone for good, `leasehold cluster forget {member}` \
+                         removes it"
+                    ));
+                }
+                (true, false) | (false, true) => {}
+            }
+        }
+        MemberChange::Replace { member } => {
+            let Some(seat) = next.seats.get_mut(member) else {
+                return refused(format!("there is no member {member}"));
+            };
+            let directory = others.lately(*member).map(|hello| hello.directory);
+            let Some(directory) = directory else {
+                return refused(format!(
+                    "member {member} was not heard of: start it first, with an empty data directory"
+                ));
+            };
+            if Some(directory) == others.directory_of(*member) || directory == seat.directory {
+                return match seat.votes {
+                    true => refused(format!("member {member} has its data directory: there is nothing to replace")),
+                    false => Ok(None),
+                };
+            }
+            *seat = Seat { votes: false, directory, ..seat.clone() };
+        }
+    }
+    check(&next, others, own)?;
+    Ok(Some(next))
+}
+
+/// Returns the members with a vote for one that was added and has everything by now; `None` when there is none.
+pub(super) fn with_vote(
+    members: &Membership,
+    others: &Others,
+    is_caught_up: impl Fn(u64) -> bool,
+) -> Option<Membership> {
+    let ready = |number: &u64| others.lately(*number).is_some() && is_caught_up(*number);
+    let ready = members.that_vote(false).find(ready)?;
+    let mut next = members.clone();
+    next.seats.get_mut(&ready)?.votes = true;
+    Some(next)
+}
+
+/// Checks that the members go on with it: each knows what a change is, and those that vote and are heard of are most.
+fn check(next: &Membership, others: &Others, own: u64) -> Result<(), ChangeError> {
+    let is_there = |number: &u64| *number == own || others.lately(*number).is_some();
+    let voters: Vec<u64> = next.that_vote(true).collect();
+    let there = voters.iter().filter(|number| is_there(number)).count();
+    if there * 2 <= voters.len() {
+        return refused(format!(
+            "{there} of the {} members that would be left are heard of, and more than half must be",
+            voters.len()
+        ));
+    }
+    for number in next.seats.keys().filter(|number| **number != own) {
+        // Of one that is silent it is not known; it says so when it is started.
+        if others.lately(*number).is_some_and(|hello| hello.knows < KNOWS) || others.is_of_old(*number) {
+            return refused(format!(
+                "member {number} has a version that knows no changes of members: upgrade it first"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn refused<T>(what: String) -> Result<T, ChangeError> {
+    Err(ChangeError::Refused(what))
+}

@@ -1,0 +1,209 @@
+//! The state of another member, which this one receives since it lacks entries that no log has any more.
+//!
+//! It is put into a database of its own beside the one in use, and only when it is whole, a file says so; from then on
+//! the store begins with it, whatever happens. Until then the member goes on as it is, and votes.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fjall::{Keyspace, PersistMode};
+
+use super::directory::create_folders;
+use super::disk::{MetaKey, number};
+use super::engine::Engine;
+use super::exchange::{Exchange, Offering};
+use super::inspect::{seal_closed, seal_open};
+use super::kept::Last;
+use super::mailbox::Next;
+use super::opening::{open_database, open_keyspaces};
+use super::options::EmbeddedOptions;
+use super::seal::{LogSeal, Seal, Stage};
+use super::words::{Ask, Cursor, Offer, Piece, Word};
+use crate::store::StoreError;
+
+/// A piece that has not come by then is asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// When no piece has come for so long, the state is given up. The leader offers another one.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// The wait after a state was given up.
+const REST: Duration = Duration::from_secs(2);
+
+/// Why a state was not received.
+#[derive(Debug, thiserror::Error)]
+enum GivenUp {
+    #[error("it is not offered any more")]
+    Gone,
+    #[error("the member that has it is silent")]
+    Silent,
+    #[error("the store is closed")]
+    Closed,
+    #[error("there is no room for it on the disk")]
+    NoRoom,
+    #[error("it is not what was offered: {0}")]
+    Wrong(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Database(#[from] fjall::Error),
+}
+
+/// Receives what is offered, until the exchange is closed or a state was received whole.
+///
+/// # Errors
+/// [`StoreError`] when the member cannot go on.
+pub(super) fn receive(engine: &Engine, exchange: &Exchange, options: &EmbeddedOptions) -> Result<(), StoreError> {
+    loop {
+        let (from, offer) = match exchange.offered.next(None) {
+            Next::One((from, Offering::Offer(offer))) => (from, offer),
+            // Of a state that was given up.
+            Next::One(_) | Next::None => continue,
+            Next::Closed => return Ok(()),
+        };
+        if !engine.lacks(offer.last) {
+            continue;
+        }
+        let receiving = Receiving { engine, exchange, options, from, offer, bytes: 0, begun: Instant::now() };
+        tracing::info!(
+            member = from,
+            entry = offer.last.number,
+            "this member lags too far behind, and receives the state"
+        );
+        exchange.receives(Some(0));
+        let received = receiving.run();
+        let is_whole = received.is_ok();
+        match received {
+            Ok((seal, bytes)) => {
+                if engine.give_way(offer.last) {
+                    engine.disk.directory.write_incoming(&seal).map_err(|error| engine.disk.stopped(error))?;
+                    tracing::info!(bytes, "the state was received: the store begins with it");
+                    exchange.received.put(());
+                    return Ok(());
+                }
+            }
+            Err(GivenUp::Closed) => return Ok(()),
+            Err(why) => tracing::warn!(%why, "the state of the other member was not received"),
+        }
+        exchange.receives(None);
+        if let Err(error) = engine.disk.directory.clear_incoming() {
+            tracing::warn!(%error, "what was received of a state cannot be removed");
+        }
+        if !is_whole {
+            thread::sleep(REST);
+        }
+    }
+}
+
+struct Receiving<'e> {
+    engine: &'e Engine,
+    exchange: &'e Exchange,
+    options: &'e EmbeddedOptions,
+    from: u64,
+    offer: Offer,
+    bytes: u64,
+    begun: Instant,
+}
+
+impl Receiving<'_> {
+    /// Receives the state, and returns the seal of its database and how many bytes it has.
+    fn run(mut self) -> Result<(Seal, u64), GivenUp> {
+        let directory = &self.engine.disk.directory;
+        directory.clear_incoming()?;
+        let path = directory.incoming();
+        create_folders(&path)?;
+        let db = open_database(&path, self.options)?;
+        let keyspaces = open_keyspaces(&db)?;
+        for (keyspace, number) in keyspaces.iter().zip(0..) {
+            self.fill(keyspace, number)?;
+        }
+        db.persist(PersistMode::SyncAll)?;
+        let [.., meta] = &keyspaces;
+        let read = |key: MetaKey<'_>| {
+            let bytes = meta.get(key.bytes())?;
+            let missing = || GivenUp::Wrong(format!("it has no `{}`", key.bytes().escape_ascii()));
+            number(&bytes.ok_or_else(missing)?).map_err(GivenUp::Wrong)
+        };
+        let (last, write) = (self.offer.last, read(MetaKey::SeqNo)?);
+        let found = Last { number: read(MetaKey::Entry)?, term: read(MetaKey::PrimaryTerm)? };
+        if found != last {
+            return Err(GivenUp::Wrong(format!("it ends with {found:?}, and not with {last:?}")));
+        }
+        let log = LogSeal { last: last.number, segment: last.number + 1, is_closed: false };
+        let seal = Seal { stage: Stage::Open, seq_no: write, flushed: write, log, ..Seal::creating() };
+        let all: Vec<&Keyspace> = keyspaces.iter().collect();
+        let seal = seal_open(&path, &all, &seal)?;
+        drop((keyspaces, db));
+        let seal = seal_closed(&path, seal).map_err(|damage| GivenUp::Wrong(damage.to_string()))?;
+        metrics::histogram!("leasehold_member_snapshot_seconds", "direction" => "received")
+            .record(self.begun.elapsed());
+        Ok((seal, self.bytes))
+    }
+
+    /// Fills a keyspace.
+    fn fill(&mut self, keyspace: &Keyspace, number: u8) -> Result<(), GivenUp> {
+        let mut at = Cursor { keyspace: number, after: None };
+        let mut ingestion = None;
+        loop {
+            let piece = self.piece(&at)?;
+            let mut last = None;
+            for pair in piece.pairs() {
+                let (key, value) = pair.map_err(GivenUp::Wrong)?;
+                let ingestion = match &mut ingestion {
+                    Some(begun) => begun,
+                    None => ingestion.insert(keyspace.start_ingestion()?),
+                };
+                ingestion.write(key, value)?;
+                last = Some(key.to_vec());
+            }
+            self.bytes += piece.items.len() as u64;
+            self.exchange.receives(Some(self.bytes));
+            let received = metrics::counter!("leasehold_member_snapshot_bytes_total", "direction" => "received");
+            received.increment(piece.items.len() as u64);
+            if piece.is_last {
+                break;
+            }
+            at.after = Some(last.ok_or_else(|| GivenUp::Wrong("a piece has nothing".to_owned()))?);
+            self.rest();
+        }
+        if let Some(ingestion) = ingestion {
+            ingestion.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Asks for a piece, time and again, until it comes.
+    fn piece(&self, at: &Cursor) -> Result<Piece, GivenUp> {
+        if !self.engine.disk.directory.has_room_for(1 << 20) {
+            return Err(GivenUp::NoRoom);
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < SILENCE {
+            self.exchange.say(self.from, &Word::Ask(Ask { offer: self.offer.number, at: at.clone() }));
+            let until = Instant::now() + ASK_AGAIN;
+            loop {
+                match self.exchange.offered.next(Some(until)) {
+                    Next::One((_, Offering::Piece(piece))) if piece.offer == self.offer.number && piece.at == *at => {
+                        return Ok(piece);
+                    }
+                    Next::One((_, Offering::Gone(offer))) if offer == self.offer.number => return Err(GivenUp::Gone),
+                    // A piece that came twice, or another offer: this one goes on as long as it can.
+                    Next::One(_) => {}
+                    Next::None => break,
+                    Next::Closed => return Err(GivenUp::Closed),
+                }
+            }
+        }
+        Err(GivenUp::Silent)
+    }
+
+    /// Waits as long as it takes not to receive faster than is allowed.
+    fn rest(&self) {
+        let Some(rate) = self.options.group.as_ref().and_then(|group| group.receive_bytes_per_second) else { return };
+        let due = Duration::from_secs_f64(self.bytes as f64 / rate.max(1) as f64);
+        if let Some(rest) = due.checked_sub(self.begun.elapsed()) {
+            thread::sleep(rest.min(SILENCE / 2));
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The options that a store is opened with.
+
+use std::time::Duration;
+
+use super::state::FlushLimits;
+use crate::store::QUERY_TIME;
+
+/// The options that a store is opened with.
+#[derive(Clone, Debug)]
+pub struct EmbeddedOptions {
+    /// The size of the read cache, in bytes.
+    pub cache_bytes: u64,
+    /// The number of finished jobs in a block of their index. Some blocks of them are kept in memory.
+    pub block_jobs: usize,
+    /// After how many changes of documents the database is written, beside which the log of them is kept.
+    pub flush_changes: u64,
+    /// After how many bytes of the log the database is written.
+    pub flush_bytes: u64,
+    /// The length in bytes from which on the log goes on in another file.
+    pub segment_bytes: u64,
+    /// How many bytes of the disk are kept for when it is full, so that the work on jobs that are there goes on.
+    pub reserve_bytes: u64,
+    /// How many bytes of memory the process may have before new jobs are refused; `None` for 70 % of what the machine
+    /// has, or the process may have.
+    pub memory_limit: Option<u64>,
+    /// The longest time that a search, a count or statistics may wait for its turn, and the longest that it may then
+    /// take.
+    pub query_time: Duration,
+    /// The group that the store is a member of; `None` for a store of its own.
+    pub group: Option<GroupOptions>,
+}
+
+/// A group of members that are one store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupOptions {
+    /// The name of the group, which a data directory keeps: one of another group is refused.
+    pub cluster: String,
+    /// The number of this member, from 1 on.
+    pub member: u64,
+    /// The numbers of the members that the group is founded with, this one among them; once there is a group, those
+    /// that this one says who it is.
+    pub members: Vec<u64>,
+    /// Whether a new data directory is to become part of a group that there is, and not to found one.
+    pub joins: bool,
+    /// How many bytes of the log are kept, beside what the database does not have yet, for members that lag behind.
+    pub keeps_log_bytes: u64,
+    /// The most bytes a second that are received of another member's state; `None` for no limit.
+    pub receive_bytes_per_second: Option<u64>,
+    /// The time between two looks at whether the leader is silent. A member stands for election after ten to twenty.
+    pub tick: Duration,
+}
+
+impl Default for EmbeddedOptions {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 64 << 20,
+            block_jobs: 4_096,
+            flush_changes: 250_000,
+            flush_bytes: 64 << 20,
+            segment_bytes: 16 << 20,
+            reserve_bytes: 16 << 20,
+            memory_limit: None,
+            query_time: QUERY_TIME,
+            group: None,
+        }
+    }
+}
+
+impl EmbeddedOptions {
+    /// Returns when what has changed is written to the database.
+    pub(super) fn flush_limits(&self) -> FlushLimits {
+        let block_jobs = self.block_jobs.max(1);
+        FlushLimits { block_jobs, changes: self.flush_changes, bytes: self.flush_bytes }
+    }
+}

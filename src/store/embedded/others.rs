@@ -1,0 +1,221 @@
+//! What a member knows of the others: which data directory each has, and how far each has come.
+//!
+//! A member that has lost its directory has forgotten what it has promised, and must not vote as if it had not. So each
+//! directory has a number, a member keeps those of the others that it has heard first, and takes nothing from another
+//! directory until the group has agreed on that one.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::seal::SealedGroup;
+use super::words::{Hello, KNOWS};
+use crate::store::{Heard, Membership};
+
+/// A member that said nothing for so many ticks is not counted on.
+const SILENT_TICKS: u32 = 30;
+
+/// The other members, as this one knows them.
+#[derive(Debug)]
+pub(super) struct Others {
+    /// How long a member may be silent.
+    silence: Duration,
+    /// The number of the directory of this member.
+    directory: u64,
+    /// Whether the group knows the directory, or knew it before directories had numbers.
+    is_admitted: bool,
+    /// Whether another one knows this member by another directory.
+    pub(super) is_disowned: bool,
+    /// The directories of the others, as they were heard first or agreed on.
+    known: BTreeMap<u64, u64>,
+    heard: BTreeMap<u64, (Instant, Hello)>,
+    /// When the members were heard of last that send messages without the numbers of directories.
+    plain: BTreeMap<u64, Instant>,
+    /// Whether the seal lacks something of this.
+    is_new: bool,
+}
+
+impl Others {
+    /// Returns what the seal of a directory keeps of them.
+    pub(super) fn of(group: &SealedGroup, tick: Duration) -> Self {
+        Self {
+            silence: tick * SILENT_TICKS,
+            directory: group.directory,
+            is_admitted: group.is_admitted,
+            is_disowned: false,
+            known: group.known.clone(),
+            heard: BTreeMap::new(),
+            plain: BTreeMap::new(),
+            is_new: false,
+        }
+    }
+
+    /// Returns what the seal is to keep, where that has changed since it was asked for last.
+    pub(super) fn sealed(&mut self, group: &SealedGroup) -> Option<SealedGroup> {
+        let is_new = std::mem::take(&mut self.is_new);
+        is_new.then(|| SealedGroup { is_admitted: self.is_admitted, known: self.known.clone(), ..group.clone() })
+    }
+
+    /// Returns what to say to a member.
+    pub(super) fn hello(&self, to: u64, last: u64, receives: bool) -> Hello {
+        let yours = self.known.get(&to).copied().unwrap_or(0);
+        Hello { knows: KNOWS, directory: self.directory, yours, last, receives }
+    }
+
+    /// Takes note of what a member says. Returns whether it is to be answered, since it was not heard of lately.
+    pub(super) fn hear(&mut self, from: u64, hello: Hello) -> bool {
+        let is_first = self.lately(from).is_none_or(|before| before.directory != hello.directory);
+        self.heard.insert(from, (Instant::now(), hello));
+        if hello.yours == self.directory {
+            self.is_new |= !self.is_admitted;
+            (self.is_admitted, self.is_disowned) = (true, false);
+        } else if hello.yours != 0 && !self.is_disowned {
+            tracing::error!(
+                member = from,
+                "the group knows this member by another data directory: this one was not part of it. If that one is \
+                 lost, `leasehold cluster replace` lets this member begin again"
+            );
+            self.is_disowned = true;
+        }
+        self.know(from, hello.directory);
+        is_first
+    }
+
+    /// Returns whether a message from a member is one of the directory that is known of it, and for this one.
+    pub(super) fn admits(&mut self, from: u64, directories: Option<(u64, u64)>) -> bool {
+        match directories {
+            // Only a version that knows of none sends it, and one whose directory the group knew before.
+            None => {
+                self.plain.insert(from, Instant::now());
+                true
+            }
+            Some((theirs, ours)) => ours == self.directory && self.know(from, theirs),
+        }
+    }
+
+    /// Takes note of the directory of a member, unless another one is known. Returns whether it is the known one.
+    fn know(&mut self, member: u64, directory: u64) -> bool {
+        let known = self.known.entry(member).or_insert_with(|| {
+            self.is_new = true;
+            directory
+        });
+        *known == directory
+    }
+
+    /// Takes over the directories that the group has agreed on.
+    pub(super) fn agree(&mut self, own: u64, members: &Membership) {
+        if members.seats.is_empty() {
+            return;
+        }
+        let before = self.known.clone();
+        self.known.retain(|number, _| members.seats.contains_key(number));
+        for (number, seat) in members.seats.iter().filter(|(number, seat)| seat.directory != 0 && **number != own) {
+            self.known.insert(*number, seat.directory);
+        }
+        self.is_new |= self.known != before;
+        if let Some(seat) = members.seats.get(&own).filter(|seat| seat.directory == self.directory) {
+            self.is_new |= !self.is_admitted && seat.directory != 0;
+            self.is_admitted |= seat.directory != 0;
+            self.is_disowned &= seat.directory == 0;
+        }
+    }
+
+    /// Returns how messages of the library go to a member: with the numbers of both directories, without them, or not
+    /// at all.
+    pub(super) fn way(&self, to: u64) -> Way {
+        match (self.lately(to), self.known.get(&to)) {
+            (Some(hello), Some(known)) if hello.directory == *known => Way::Between((self.directory, *known)),
+            // It has another directory.
+            (Some(_), _) => Way::None,
+            (None, _) if self.is_admitted => Way::Plain,
+            (None, _) => Way::None,
+        }
+    }
+
+    /// Returns what a member said last, if that was lately.
+    pub(super) fn lately(&self, member: u64) -> Option<&Hello> {
+        self.heard.get(&member).filter(|(at, _)| at.elapsed() <= self.silence).map(|(_, hello)| hello)
+    }
+
+    /// Returns whether a member has a version that says no words: it was heard of lately, and they were not.
+    pub(super) fn is_of_old(&self, member: u64) -> bool {
+        let is_heard = self.plain.get(&member).is_some_and(|at| at.elapsed() <= self.silence);
+        is_heard && self.lately(member).is_none()
+    }
+
+    /// Returns the directory by which a member is known.
+    pub(super) fn directory_of(&self, member: u64) -> Option<u64> {
+        self.known.get(&member).copied()
+    }
+
+    /// Returns what is known of the members that were heard of.
+    pub(super) fn heard(&self) -> BTreeMap<u64, Heard> {
+        let heard = self.heard.iter();
+        heard
+            .map(|(number, (at, said))| (*number, Heard { ago: at.elapsed(), knows: said.knows, last: said.last }))
+            .collect()
+    }
+}
+
+/// How messages of the library go to a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Plain,
+    Between((u64, u64)),
+    None,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn others(directory: u64, is_admitted: bool) -> Others {
+        let group =
+            SealedGroup { cluster: "test".to_owned(), member: 1, directory, is_admitted, ..SealedGroup::default() };
+        Others::of(&group, Duration::from_secs(1))
+    }
+
+    fn hello(directory: u64, yours: u64) -> Hello {
+        Hello { knows: KNOWS, directory, yours, last: 0, receives: false }
+    }
+
+    #[test]
+    fn members_that_were_never_heard_of_are_taken_by_the_first_directory() {
+        let mut one = others(10, false);
+        assert_eq!(one.way(2), Way::None, "a new directory speaks to nobody who may know another one");
+        assert!(one.hear(2, hello(20, 0)) && !one.hear(2, hello(20, 0)));
+        assert_eq!(one.way(2), Way::Between((10, 20)));
+        assert!(one.admits(2, Some((20, 10))) && !one.admits(2, Some((21, 10))) && !one.admits(2, Some((20, 11))));
+        let group = one.sealed(&SealedGroup::default()).expect("it knows more");
+        assert_eq!(group.known, BTreeMap::from([(2, 20)]));
+        assert!(!group.is_admitted && one.sealed(&group).is_none());
+    }
+
+    #[test]
+    fn one_with_another_directory_is_taken_once_the_group_has_agreed_on_it() {
+        let mut one = others(10, true);
+        one.hear(2, hello(20, 10));
+        assert!(one.hear(2, hello(21, 0)), "it is answered, so that it learns that it is not known");
+        assert_eq!((one.way(2), one.admits(2, Some((21, 10)))), (Way::None, false));
+        let mut two = others(21, false);
+        two.hear(1, one.hello(2, 0, false));
+        assert!(two.is_disowned && !two.is_admitted);
+        let mut agreed = Membership::founded(&[1, 2]);
+        agreed.seats.get_mut(&2).expect("a member").directory = 21;
+        one.agree(1, &agreed);
+        assert_eq!((one.way(2), one.admits(2, Some((21, 10)))), (Way::Between((10, 21)), true));
+        two.hear(1, one.hello(2, 0, false));
+        assert!(!two.is_disowned && two.is_admitted);
+    }
+
+    #[test]
+    fn one_that_left_is_forgotten() {
+        let mut one = others(10, true);
+        one.hear(2, hello(20, 10));
+        one.agree(1, &Membership::founded(&[1, 3]));
+        assert_eq!(one.directory_of(2), None);
+        one.hear(2, hello(22, 0));
+        assert_eq!(one.directory_of(2), Some(22));
+        one.agree(1, &Membership::default());
+        assert_eq!(one.directory_of(2), Some(22), "one that joins knows no members yet");
+    }
+}

@@ -1,0 +1,67 @@
+//! The threads of an open store.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use parking_lot::Mutex;
+
+use super::engine::Engine;
+use super::exchange::Exchange;
+use super::flush::Flusher;
+use super::member::Threads;
+use super::options::EmbeddedOptions;
+use super::periodic::Periodic;
+use super::writer::{Queue, Writer};
+use super::{checkpoint, closed, watch};
+use crate::store::StoreError;
+
+/// The threads of an open store, which end when this is dropped.
+pub(super) struct Running {
+    queue: Arc<Queue>,
+    writer: Option<JoinHandle<()>>,
+    /// Those of a member of a group. They end after the writer, whose last entries need the other members.
+    threads: Option<Threads>,
+    /// Those that keep the seal and that watch.
+    periodic: Vec<Periodic>,
+}
+
+impl Running {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// An error when one cannot be started.
+    pub(super) fn start(
+        engine: &Arc<Engine>,
+        queue: &Arc<Queue>,
+        exchange: Option<Arc<Exchange>>,
+        options: &EmbeddedOptions,
+    ) -> io::Result<Self> {
+        let flusher = Arc::new(Mutex::new(Flusher::start(engine)?));
+        let writer = Writer::new(Arc::clone(engine), Arc::clone(queue), Arc::clone(&flusher))?;
+        let writer = thread::Builder::new().name("store-writer".to_owned()).spawn(move || writer.run())?;
+        let mut running = Self { queue: Arc::clone(queue), writer: Some(writer), threads: None, periodic: Vec::new() };
+        let threads = exchange.map(|exchange| Threads::start(engine, &exchange, queue, &flusher, options));
+        running.threads = threads.transpose()?;
+        running.periodic.push(checkpoint::start(Arc::downgrade(engine))?);
+        running.periodic.push(watch::start(Arc::downgrade(engine), Arc::clone(queue), options.memory_limit)?);
+        Ok(running)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.queue.close(closed());
+        if let Some(writer) = self.writer.take() {
+            // A writer that panicked has printed why; there is nothing left to wait for.
+            drop(writer.join());
+        }
+        self.threads = None;
+    }
+}
+
+/// Returns what lets a queue refuse all writes for a reason, and take them again without one.
+pub(super) fn standing_by(queue: &Arc<Queue>) -> impl Fn(Option<StoreError>) + Send + 'static {
+    let queue = Arc::clone(queue);
+    move |reason| queue.stand_by(reason)
+}

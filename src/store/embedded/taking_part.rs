@@ -1,0 +1,259 @@
+//! What an engine does as one of several members: it takes messages, lets time pass, applies what is committed, and
+//! changes who the members are.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use raft::eraftpb::{Message, MessageType};
+
+use super::changing;
+use super::engine::{Engine, replay};
+use super::exchange::{Exchange, Offering, Work, not_leading};
+use super::group::{Committed, Member, Progress, ProposeError};
+use super::kept::Last;
+use super::log::AppendError;
+use super::message;
+use super::words::{self, Said, Word};
+use crate::store::{ChangeError, Member as _, MemberChange, MemberMessage, Membership, StoreError};
+
+/// So many bytes of committed entries may wait to be applied. While there are more, no further ones are taken.
+const MOST_UNAPPLIED: usize = 64 << 20;
+
+/// After how many ticks a member says who it is.
+const HELLO_TICKS: u64 = 10;
+
+/// A member that has asked for nothing of a state for so long, and says that it receives none, has given it up.
+const GIVEN_UP: Duration = Duration::from_secs(3);
+
+impl Engine {
+    /// Takes messages of other members to this one, and lets time pass.
+    ///
+    /// # Errors
+    /// [`StoreError`] when what must be durable is not. Then the store must stop.
+    pub(super) fn take_part(&self, work: Work) -> Result<(), StoreError> {
+        let Some(exchange) = &self.exchange else { return Ok(()) };
+        let is_full = self.agreed.bytes() > MOST_UNAPPLIED;
+        let mut member = self.member.lock();
+        if self.gives_way.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        for message in work.messages {
+            let from = message.from;
+            match self.heard(&mut member, exchange, message) {
+                // The leader sends it again.
+                Ok(Some(message)) if is_full && message.msg_type == MessageType::MsgAppend => {}
+                Ok(Some(message)) => member.step(message),
+                Ok(None) => {}
+                Err(why) => tracing::warn!(from, why, "a message of another member makes no sense"),
+            }
+        }
+        if work.is_tick {
+            member.tick();
+            self.tick(&mut member, exchange)?;
+        }
+        for (change, changed) in work.changes {
+            let made = self.change(&mut member, exchange, &change)?;
+            exchange.answer_change(changed, made);
+        }
+        if let Some(round) = work.round {
+            match self.leads(&member) {
+                false => exchange.refuse_asked(),
+                true => member.ask(round),
+            }
+        }
+        let progress = member.advance(None, &mut self.durable());
+        let progress = progress.map_err(|error| self.disk.stopped(error.into()))?;
+        self.hand_on(&member, progress);
+        Ok(())
+    }
+
+    /// Takes a message of another member. Returns the library's, if it is one.
+    fn heard(
+        &self,
+        member: &mut Member,
+        exchange: &Exchange,
+        message: MemberMessage,
+    ) -> Result<Option<Message>, String> {
+        let from = message.from;
+        match words::decode(&message.bytes)? {
+            Said::Library(bytes, directories) => {
+                let is_admitted = exchange.others(|others| others.admits(from, directories)).unwrap_or_default();
+                return is_admitted.then(|| message::decode(&MemberMessage { bytes, ..message })).transpose();
+            }
+            Said::Word(Word::Hello(hello)) => {
+                if exchange.others(|others| others.hear(from, hello)).unwrap_or_default() {
+                    exchange.greet_one(from, member.last());
+                }
+                // The member has what it was offered, or has given up.
+                let received = member.receives(from).and_then(|number| match hello.last >= number {
+                    true => Some(true),
+                    false => (!hello.receives && exchange.offers.is_unused(from, GIVEN_UP)).then_some(false),
+                });
+                if let Some(is_received) = received {
+                    member.has_received(from, is_received);
+                }
+                if received == Some(false) {
+                    exchange.offers.end(from, false);
+                }
+            }
+            Said::Word(Word::Offer(offer)) => exchange.offered.put((from, Offering::Offer(offer))),
+            Said::Word(Word::Piece(piece)) => exchange.offered.put((from, Offering::Piece(piece))),
+            Said::Word(Word::Gone(offer)) => exchange.offered.put((from, Offering::Gone(offer))),
+            Said::Word(Word::Ask(ask)) => exchange.asks.put((from, ask)),
+        }
+        Ok(None)
+    }
+
+    /// Does what is to be done from time to time.
+    fn tick(&self, member: &mut Member, exchange: &Exchange) -> Result<(), StoreError> {
+        let ticks = self.ticks.fetch_add(1, Ordering::Relaxed);
+        if !ticks.is_multiple_of(HELLO_TICKS) {
+            return Ok(());
+        }
+        exchange.greet(member.last());
+        let sealed = self.disk.seal.lock().group.clone().unwrap_or_default();
+        if let Some(group) = exchange.others(|others| others.sealed(&sealed)).flatten() {
+            self.disk.write_group(group).map_err(|error| self.disk.stopped(error))?;
+        }
+        for of in exchange.offers.members() {
+            let is_received = member.receives(of).is_none() && member.is_caught_up(of);
+            if is_received || exchange.offers.is_unused(of, Duration::MAX) {
+                exchange.offers.end(of, is_received);
+                if !is_received {
+                    member.has_received(of, false);
+                }
+            }
+        }
+        if !self.leads(member) {
+            return Ok(());
+        }
+        let with_vote = exchange
+            .others(|others| changing::with_vote(member.members(), others, |number| member.is_caught_up(number)));
+        if let Some(next) = with_vote.flatten() {
+            self.propose_members(member, &next)?;
+        }
+        Ok(())
+    }
+
+    /// Proposes a change of the members. Returns the number of its entry; `None` when it was made already.
+    fn change(
+        &self,
+        member: &mut Member,
+        exchange: &Exchange,
+        change: &MemberChange,
+    ) -> Result<Result<Option<u64>, ChangeError>, StoreError> {
+        let position = member.position();
+        if !self.leads(member) {
+            return Ok(Err(ChangeError::Store(not_leading(position.leader))));
+        }
+        let own = exchange.number();
+        if matches!(change, MemberChange::Remove { member, .. } if *member == own) {
+            return Ok(Err(ChangeError::Refused(format!(
+                "member {own} leads: hand the lead over first, with `leasehold cluster transfer`"
+            ))));
+        }
+        let next = exchange.others(|others| changing::after(change, member.members(), others, own));
+        match next.unwrap_or(Ok(None)) {
+            Err(refused) => Ok(Err(refused)),
+            Ok(None) => Ok(Ok(None)),
+            Ok(Some(next)) => Ok(match self.propose_members(member, &next)? {
+                Some(number) => Ok(Some(number)),
+                None => Err(ChangeError::Refused("another change is under way: try again in a moment".to_owned())),
+            }),
+        }
+    }
+
+    /// Proposes other members. Returns the number of the entry; `None` when that cannot be done now.
+    fn propose_members(&self, member: &mut Member, next: &Membership) -> Result<Option<u64>, StoreError> {
+        match member.propose_members(next, &mut self.durable()) {
+            Ok((number, progress)) => {
+                tracing::info!(entry = number, members = ?next.seats, "the members of the group are to be changed");
+                self.hand_on(member, progress);
+                Ok(Some(number))
+            }
+            Err(ProposeError::Append(AppendError::Failed(error))) => Err(self.disk.stopped(error)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Returns whether this member lacks an entry that was committed.
+    pub(super) fn lacks(&self, entry: Last) -> bool {
+        let member = self.member.lock();
+        member.position().committed < entry.number && !member.has(entry)
+    }
+
+    /// Ends what this member does in the group, so that the store can begin with a state that has this last entry, if
+    /// it lacks that. Returns whether it does.
+    pub(super) fn give_way(&self, to: Last) -> bool {
+        let member = self.member.lock();
+        let position = member.position();
+        // What is behind an entry that it has may be what it has promised to others.
+        let gives_way = position.committed < to.number && !member.has(to) && position.term >= to.term;
+        self.gives_way.store(gives_way, Ordering::Release);
+        gives_way
+    }
+
+    /// Hands on what has come of what the member did.
+    pub(super) fn hand_on(&self, member: &Member, progress: Progress) {
+        if let Some(exchange) = &self.exchange {
+            exchange.agree(member.members());
+        }
+        self.agreed.hand_on(progress.committed, member.position());
+        let Some(exchange) = &self.exchange else { return };
+        if let Some((round, number)) = progress.confirmed {
+            exchange.confirm(round, number);
+            exchange.has_shown(self.applied().0);
+        }
+        self.stand(member);
+    }
+
+    /// Returns whether the member leads and has applied all that was committed before its term.
+    fn leads(&self, member: &Member) -> bool {
+        let (position, term) = (member.position(), self.applied().1);
+        // The entry that begins a term comes after all that was committed before.
+        position.is_leader && position.term == term
+    }
+
+    /// Returns the number of the last entry that was applied, and its term.
+    pub(super) fn applied(&self) -> (u64, u64) {
+        let published = self.published.read();
+        (published.entry, published.last.primary_term)
+    }
+
+    fn stand(&self, member: &Member) {
+        if let Some(exchange) = &self.exchange {
+            let applied = self.applied().0;
+            exchange.stand(member.position(), applied, self.leads(member));
+        }
+    }
+
+    /// Waits for entries that are to be applied; `None` once the member has left.
+    pub(super) fn committed(&self) -> Option<Vec<Committed>> {
+        self.agreed.committed()
+    }
+
+    /// Applies an entry that another leader has proposed, after the writer has shown what comes before it.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it cannot be applied. Then the store must stop: it is not as the others are.
+    pub(super) fn apply(&self, committed: &Committed) -> Result<(), StoreError> {
+        if !self.agreed.wait_until(|| self.applied().0 + 1 >= committed.number) {
+            return Ok(());
+        }
+        let applied = replay(&self.disk, &mut self.published.write(), committed.number, &committed.frame);
+        applied.map_err(|why| StoreError::Stopped(format!("entry {} cannot be applied: {why}", committed.number)))
+    }
+
+    /// Takes note of that entries were applied.
+    pub(super) fn has_applied(&self) {
+        self.stand(&self.member.lock());
+    }
+
+    /// Leaves the group, which elects another leader where this member was that. Nothing is waited for any more.
+    pub(super) fn leave(&self) {
+        if let Some(exchange) = &self.exchange {
+            exchange.pause();
+        }
+        self.agreed.leave();
+    }
+}

@@ -1,0 +1,229 @@
+//! What members say to each other beside the messages of the library: who they are, and the pieces of a state that one
+//! receives from another.
+//!
+//! ```text
+//! message = 1 ...                          of the library, see `message`
+//!         | 2 word piece?                  the word in postcard, with the piece that it brings
+//!         | 3 from:8 to:8 message          of the library, with the numbers of both directories, little-endian
+//! ```
+//!
+//! A version that knows fewer words drops those that it does not know.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::error::Corrupt;
+use super::kept::Last;
+use super::stored;
+
+/// The version of the exchange that this one knows: what is above 1 begins with these words.
+pub(super) const KNOWS: u32 = 2;
+
+const WORD: u8 = 2;
+const BETWEEN: u8 = 3;
+
+/// A word of one member to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Word {
+    /// Said every second.
+    Hello(Hello),
+    /// The leader offers its state to a member that lacks entries which the log has no more.
+    Offer(Offer),
+    /// The member asks for the next piece.
+    Ask(Ask),
+    /// The piece that was asked for.
+    Piece(Piece),
+    /// The state that was asked for is not offered any more.
+    Gone(u64),
+}
+
+/// Who a member is, and how far it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hello {
+    /// The version of the exchange that it knows.
+    pub(super) knows: u32,
+    /// The number of its data directory.
+    pub(super) directory: u64,
+    /// The number of the directory that it knows of the one it speaks to; 0 for none.
+    pub(super) yours: u64,
+    /// The number of the last entry of its log.
+    pub(super) last: u64,
+    /// Whether it receives a state.
+    pub(super) receives: bool,
+}
+
+/// A state that a member is offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Offer {
+    /// The term of the leader.
+    pub(super) term: u64,
+    /// The number of the offer, which no other one has.
+    pub(super) number: u64,
+    /// The last entry that the state has.
+    pub(super) last: Last,
+}
+
+/// A question for a piece of a state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ask {
+    pub(super) offer: u64,
+    pub(super) at: Cursor,
+}
+
+/// A place in a state: a keyspace, and the key behind which the piece begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Cursor {
+    pub(super) keyspace: u8,
+    pub(super) after: Option<Vec<u8>>,
+}
+
+/// A piece of a state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Piece {
+    pub(super) offer: u64,
+    pub(super) at: Cursor,
+    /// Whether nothing of the keyspace follows.
+    pub(super) is_last: bool,
+    /// The XXH3 checksum of its items.
+    pub(super) checksum: u128,
+    /// Its items, one after the other, each a key and a value in postcard.
+    #[serde(skip)]
+    pub(super) items: Bytes,
+}
+
+/// What a message is.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// One of the library, and the numbers of the directories that it goes from and to, if it has them.
+    Library(Bytes, Option<(u64, u64)>),
+    Word(Word),
+}
+
+/// Writes a word.
+pub(super) fn encode(word: &Word) -> Result<Bytes, Corrupt> {
+    let mut bytes = vec![WORD];
+    if let Word::Piece(piece) = word {
+        bytes.reserve(piece.items.len() + 256);
+    }
+    stored::append(word, &mut bytes)?;
+    if let Word::Piece(piece) = word {
+        bytes.extend_from_slice(&piece.items);
+    }
+    Ok(bytes.into())
+}
+
+/// Puts the numbers of the directories before a message of the library.
+pub(super) fn between(directories: (u64, u64), message: &[u8]) -> Bytes {
+    let (from, to) = directories;
+    [&[BETWEEN][..], &from.to_le_bytes(), &to.to_le_bytes(), message].concat().into()
+}
+
+/// Reads a message, as far as it is not the library's.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn decode(bytes: &Bytes) -> Result<Said, String> {
+    match bytes.first() {
+        Some(&WORD) => {
+            let mut rest = &bytes[1..];
+            let word = match stored::take(&mut rest)? {
+                Word::Piece(piece) => {
+                    let items = bytes.slice_ref(rest);
+                    if xxh3_128(&items) != piece.checksum {
+                        return Err("it is not as it was sent".to_owned());
+                    }
+                    return Ok(Said::Word(Word::Piece(Piece { items, ..piece })));
+                }
+                word => word,
+            };
+            if rest.is_empty() { Ok(Said::Word(word)) } else { Err("something follows it".to_owned()) }
+        }
+        Some(&BETWEEN) => {
+            let rest = &bytes[1..];
+            let number = |rest: &mut &[u8]| {
+                let (number, left) = rest.split_first_chunk::<8>().ok_or("it is cut short")?;
+                *rest = left;
+                Ok::<_, String>(u64::from_le_bytes(*number))
+            };
+            let mut left = rest;
+            let directories = (number(&mut left)?, number(&mut left)?);
+            Ok(Said::Library(bytes.slice_ref(left), Some(directories)))
+        }
+        _ => Ok(Said::Library(bytes.clone(), None)),
+    }
+}
+
+impl Piece {
+    /// Returns a piece with these items.
+    pub(super) fn of(offer: u64, at: Cursor, items: Vec<u8>, is_last: bool) -> Self {
+        Self { offer, at, is_last, checksum: xxh3_128(&items), items: items.into() }
+    }
+
+    /// Returns its items.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = Result<(&[u8], &[u8]), String>> {
+        let mut rest = &*self.items;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let taken = postcard::take_from_bytes::<(&[u8], &[u8])>(rest).map_err(|error| error.to_string());
+            Some(taken.map(|(pair, left)| {
+                rest = left;
+                pair
+            }))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cursor() -> Cursor {
+        Cursor { keyspace: 3, after: Some(b"key".to_vec()) }
+    }
+
+    fn piece() -> Piece {
+        let mut items = Vec::new();
+        for pair in [(&b"a"[..], &b"1"[..]), (b"b", b"")] {
+            stored::append(&pair, &mut items).expect("writable");
+        }
+        Piece::of(7, cursor(), items, true)
+    }
+
+    #[test]
+    fn what_is_said_is_heard() {
+        let offer = Offer { term: 3, number: 7, last: Last { number: 9, term: 2 } };
+        let hello = Hello { knows: KNOWS, directory: 5, yours: 6, last: 4, receives: true };
+        let ask = Ask { offer: 7, at: cursor() };
+        for word in [Word::Hello(hello), Word::Offer(offer), Word::Ask(ask), Word::Piece(piece()), Word::Gone(7)] {
+            let said = encode(&word).expect("writable");
+            assert!(matches!(decode(&said), Ok(Said::Word(heard)) if heard == word), "{word:?}");
+            for cut in 1..said.len() {
+                assert!(!matches!(decode(&said.slice(..cut)), Ok(Said::Word(heard)) if heard == word), "{word:?}");
+            }
+        }
+        let pairs: Vec<_> = piece().pairs().map(|pair| pair.map(|(key, value)| (key.len(), value.len()))).collect();
+        assert_eq!(pairs, [Ok((1, 1)), Ok((1, 0))]);
+    }
+
+    #[test]
+    fn a_piece_that_was_changed_on_the_way_is_refused() {
+        let said = encode(&Word::Piece(piece())).expect("writable");
+        for place in said.len() - 5..said.len() {
+            let mut changed = said.to_vec();
+            changed[place] ^= 1;
+            assert!(decode(&changed.into()).is_err(), "at {place}");
+        }
+    }
+
+    #[test]
+    fn a_message_of_the_library_is_handed_on_as_it_is() {
+        let message = Bytes::from_static(b"\x01message");
+        assert!(matches!(decode(&message), Ok(Said::Library(heard, None)) if heard == message));
+        let said = between((1, 2), &message);
+        assert!(matches!(decode(&said), Ok(Said::Library(heard, Some((1, 2)))) if heard == message));
+        assert!(decode(&said.slice(..9)).is_err());
+    }
+}
