@@ -168,6 +168,11 @@ pub trait Member: Send + Sync {
     /// Takes a message of another member. One that makes no sense is dropped.
     fn receive(&self, message: MemberMessage);
 
+    /// Has the leader hand over the lead to this member, or to the one whose log has come furthest; a member that does
+    /// not lead does nothing. Returns before that is done, as the standing shows. The leader takes no writes until
+    /// another leads, or until it gives that up: after the time in which a silent leader is noticed.
+    fn hand_over(&self, to: Option<u64>);
+
     /// Returns where it stands, and tells of changes.
     fn standing(&self) -> watch::Receiver<Standing>;
 }

@@ -49,6 +49,8 @@ impl Member for Given {
 
     fn receive(&self, _message: MemberMessage) {}
 
+    fn hand_over(&self, _to: Option<u64>) {}
+
     fn standing(&self) -> watch::Receiver<Standing> {
         watch::channel(Standing::default()).1
     }

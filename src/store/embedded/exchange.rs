@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use raft::eraftpb::{Message, MessageType};
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::group::Position;
+use super::group::{Position, Successor};
 use super::mailbox::Mailbox;
 use super::offer::Offers;
 use super::options::GroupOptions;
@@ -59,7 +59,14 @@ struct Inbox {
     messages: Vec<MemberMessage>,
     is_asked: bool,
     changes: Vec<(MemberChange, Changed)>,
+    hand_over: Option<Successor>,
     is_closed: bool,
+}
+
+impl Inbox {
+    fn is_empty(&self) -> bool {
+        self.messages.is_empty() && !self.is_asked && self.changes.is_empty() && self.hand_over.is_none()
+    }
 }
 
 #[derive(Default)]
@@ -101,6 +108,8 @@ pub(super) struct Work {
     pub(super) round: Option<u64>,
     /// The changes of the members that are asked for.
     pub(super) changes: Vec<(MemberChange, Changed)>,
+    /// To whom to hand over the lead, if that is to be done.
+    pub(super) hand_over: Option<Successor>,
     pub(super) is_tick: bool,
 }
 
@@ -229,7 +238,7 @@ impl Exchange {
     /// Waits for work until `until`; `None` once the mailbox is closed.
     pub(super) fn next(&self, until: Instant) -> Option<Work> {
         let mut inbox = self.inbox.lock();
-        while inbox.messages.is_empty() && !inbox.is_asked && inbox.changes.is_empty() && !inbox.is_closed {
+        while inbox.is_empty() && !inbox.is_closed {
             if self.arrived.wait_until(&mut inbox, until).timed_out() {
                 break;
             }
@@ -238,10 +247,10 @@ impl Exchange {
             return None;
         }
         let (messages, is_asked) = (mem::take(&mut inbox.messages), mem::take(&mut inbox.is_asked));
-        let changes = mem::take(&mut inbox.changes);
+        let (changes, hand_over) = (mem::take(&mut inbox.changes), inbox.hand_over.take());
         drop(inbox);
         let round = if is_asked { self.asked.lock().begin() } else { None };
-        Some(Work { messages, round, changes, is_tick: Instant::now() >= until })
+        Some(Work { messages, round, changes, hand_over, is_tick: Instant::now() >= until })
     }
 
     /// Takes note of where this member stands, of which everybody else is told: `applied` is the number of the last
@@ -439,6 +448,11 @@ impl Member for Exchange {
             drop(inbox);
             self.arrived.notify_one();
         }
+    }
+
+    fn hand_over(&self, to: Option<u64>) {
+        self.inbox.lock().hand_over = Some(to.map_or(Successor::Furthest, Successor::Member));
+        self.arrived.notify_one();
     }
 
     fn standing(&self) -> watch::Receiver<Standing> {

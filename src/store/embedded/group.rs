@@ -102,6 +102,15 @@ pub(super) enum ProposeError {
     Append(#[from] AppendError),
 }
 
+/// The member that is to lead next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Successor {
+    /// The one whose log has come furthest.
+    Furthest,
+    /// The one of this number.
+    Member(u64),
+}
+
 /// A member of a group.
 pub(super) struct Member {
     node: RawNode<Kept>,
@@ -301,6 +310,30 @@ impl Member {
     /// before it.
     pub(super) fn ask(&mut self, round: u64) {
         self.node.read_index(round.to_le_bytes().to_vec());
+    }
+
+    /// Begins to hand over the lead, if this member has it and the other one can take it. Until another leads, or the
+    /// library gives that up after [`ELECTION_TICKS`], every proposal is refused as [`ProposeError::Deposed`]. What comes
+    /// of it [`advance`](Self::advance) does.
+    pub(super) fn hand_over(&mut self, to: Successor) {
+        if self.node.raft.state != StateRole::Leader {
+            return;
+        }
+        let to = match to {
+            Successor::Member(id) => Some(id),
+            Successor::Furthest => self.furthest(),
+        };
+        if let Some(to) = to {
+            tracing::info!(to, "this member hands over the lead");
+            self.node.transfer_leader(to);
+        }
+    }
+
+    /// Returns the other voter that has the most of the log, of those that have answered of late if any has.
+    fn furthest(&self) -> Option<u64> {
+        let (raft, voters) = (&self.node.raft, self.node.raft.prs().conf().voters());
+        let others = raft.prs().iter().filter(|(id, _)| **id != raft.id && voters.contains(**id));
+        others.max_by_key(|(_, progress)| (progress.recent_active, progress.matched)).map(|(id, _)| *id)
     }
 
     /// Does what there is to do. The entry `written` is written and not synced.

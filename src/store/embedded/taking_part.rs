@@ -61,6 +61,9 @@ impl Engine {
                 true => member.ask(round),
             }
         }
+        if let Some(to) = work.hand_over {
+            member.hand_over(to);
+        }
         let progress = member.advance(None, &mut self.durable());
         let progress = progress.map_err(|error| self.disk.stopped(error.into()))?;
         self.hand_on(&member, progress);

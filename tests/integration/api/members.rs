@@ -67,6 +67,8 @@ impl Member for Puppet {
         self.received.lock().push(message);
     }
 
+    fn hand_over(&self, _to: Option<u64>) {}
+
     fn standing(&self) -> watch::Receiver<Standing> {
         self.standing.subscribe()
     }

@@ -275,6 +275,35 @@ async fn the_others_go_on_without_a_leader_that_is_cut_off_which_takes_over_what
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_hands_over_under_load_loses_nothing_and_is_followed_in_the_next_term() {
+    let group = Group::new();
+    let mut acknowledged = create(&group, &named("before", 30)).await;
+    for round in 0..5 {
+        let first = group.leader().await;
+        let before = group.standing(first);
+        let others = MEMBERS.into_iter().filter(|number| *number != first);
+        // To one that is named, and then to whoever has come furthest.
+        let to = others.into_iter().next().filter(|_| round % 2 == 0);
+        let batches: Vec<_> = (0..20).map(|batch| named(&format!("round-{round}-{batch}"), 10)).collect();
+        let writing = join_all(batches.iter().map(|batch| group.store(first).write(creates(batch))));
+        let (answers, second) = tokio::join!(writing, async {
+            group.store(first).member().expect("it is one of several").hand_over(to);
+            until("another leader", || {
+                MEMBERS.into_iter().find(|number| *number != first && group.standing(*number).leads)
+            })
+            .await
+        });
+        assert!(to.is_none_or(|to| to == second), "{second} leads instead of {to:?}");
+        assert_eq!(group.standing(second).term, before.term + 1, "nobody has waited for an election");
+        let written = batches.iter().flatten().zip(answers.iter().flatten());
+        acknowledged.extend(written.filter(|(_, answer)| answer.is_ok()).map(|(job, _)| job.id.clone()));
+        acknowledged.extend(create(&group, &named(&format!("after-{round}"), 10)).await);
+    }
+    assert!(acknowledged.len() >= 80, "hardly anything was acknowledged");
+    has_all(&group.settled().await, &acknowledged);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_others_go_on_without_a_leader_that_cannot_write_any_more() {
     let group = Group::new();
     let mut acknowledged = create(&group, &named("before", 30)).await;

@@ -214,6 +214,65 @@ fn most_members_say_whether_one_leads() {
     assert_eq!(member.advance(None, disk).expect("written").confirmed, Some((1, 1)));
 }
 
+/// Two members, of which the first leads.
+fn two() -> [(Member, Memory); 2] {
+    let mut members = [1, 2].map(|id| (start(id, &[1, 2], &Memory::default()), Memory::default()));
+    let (member, disk) = &mut members[0];
+    member.campaign(disk).expect("written");
+    exchange(&mut members);
+    members
+}
+
+#[test]
+fn a_leader_that_hands_over_is_followed_in_the_next_term_by_one_that_has_all_it_has() {
+    let mut members = two();
+    let (member, disk) = &mut members[0];
+    // The other one has not heard of it yet.
+    member.propose(1, frame(1, 7), disk).expect("written");
+    member.hand_over(Successor::Furthest);
+    member.advance(None, disk).expect("written");
+    let refused = member.propose(1, frame(1, 8), disk);
+    assert!(matches!(refused, Err(ProposeError::Deposed)), "{refused:?}");
+    exchange(&mut members);
+    let position = Position { term: 2, leader: Some(2), is_leader: true, committed: 3 };
+    assert_eq!(members[1].0.position(), position);
+    assert_eq!(members[0].0.position(), Position { is_leader: false, ..position });
+    assert_eq!(members[1].1.synced, [vec![1], frame(1, 7), vec![2]]);
+    // It is nothing to a member that does not lead.
+    let (member, disk) = &mut members[0];
+    member.hand_over(Successor::Member(1));
+    member.advance(None, disk).expect("written");
+    exchange(&mut members);
+    assert_eq!(members[1].0.position(), position);
+}
+
+#[test]
+fn a_leader_that_nobody_takes_the_lead_from_goes_on_after_a_while() {
+    let mut members = two();
+    let (member, disk) = &mut members[0];
+    for nobody in [Successor::Member(1), Successor::Member(3)] {
+        member.hand_over(nobody);
+        member.propose(1, frame(1, 7), disk).expect("it hands over nothing");
+    }
+    exchange(&mut members);
+    let (member, disk) = &mut members[0];
+    member.hand_over(Successor::Member(2));
+    member.advance(None, disk).expect("written");
+    disk.outbox.retain(|message| message.msg_type != MessageType::MsgTimeoutNow);
+    exchange(&mut members);
+    for tick in 0..ELECTION_TICKS {
+        let (member, disk) = &mut members[0];
+        let refused = member.propose(1, frame(1, 8), disk);
+        assert!(matches!(refused, Err(ProposeError::Deposed)), "{refused:?} after {tick} ticks");
+        member.tick();
+        member.advance(None, disk).expect("written");
+        exchange(&mut members);
+    }
+    let (member, disk) = &mut members[0];
+    member.propose(1, frame(1, 9), disk).expect("it leads on");
+    assert_eq!(member.position().term, 1);
+}
+
 /// Three members in one thread: time and the network are numbers that a seed makes up.
 struct Group {
     random: StdRng,
@@ -242,8 +301,11 @@ impl Group {
             30..40 if member.position().is_leader => {
                 self.next += 1;
                 let term = member.position().term;
-                let (_, progress) = member.propose(term, frame(term, self.next), disk).expect("written");
-                self.apply(id, progress.committed);
+                match member.propose(term, frame(term, self.next), disk) {
+                    Ok((_, progress)) => self.apply(id, progress.committed),
+                    Err(ProposeError::Deposed) => assert!(member.node.raft.lead_transferee.is_some(), "it leads"),
+                    Err(error) => panic!("{error}"),
+                }
             }
             40..41 if !is_calm => {
                 // Its process dies with what it has not synced, and what it was to send.
@@ -257,6 +319,10 @@ impl Group {
                 let place = self.random.random_range(0..self.network.len());
                 self.network.swap(0, place);
             }
+            50..51 if !is_calm => member.hand_over(match self.random.random_range(0..=3) {
+                0 => Successor::Furthest,
+                to => Successor::Member(to),
+            }),
             _ => self.deliver(),
         }
         let (member, disk) = self.members.get_mut(&id).expect("a member");
