@@ -33,6 +33,10 @@ const MAX_UNREAD: u64 = 64 * 1024;
 /// The pause after the system could not accept a connection, often because no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long a member that takes no more calls lets those end that it has, before another may lead: till then the cluster
+/// answers nobody. Calls that take longer end while another leads.
+const BEFORE_HAND_OVER: Duration = Duration::from_secs(1);
+
 /// Serves the API on `listener` until `shutdown` is cancelled: then it accepts nothing more, answers waiting claims,
 /// ends streams of events, lets calls end for [`super::Limits::drain_within`], and returns. The manager is left to the
 /// caller.
@@ -53,8 +57,9 @@ pub async fn serve_monitor(listener: TcpListener, state: AppState, shutdown: Can
 }
 
 /// Serves as a member of a group, until `shutdown` is cancelled. Then it takes no more calls, answers waiting claims,
-/// ends streams of events, and lets calls end for [`super::Limits::drain_within`]; it listens to the other members
-/// until `retired` returns, since the last writes of a leader need them, and then it returns.
+/// ends streams of events, and lets calls end for a second; it listens to the other members until `retired` returns,
+/// since the last writes of a leader need them and so does its successor. What is left of the calls ends within
+/// [`super::Limits::drain_within`] then.
 ///
 /// # Errors
 /// The errors of [`serve`], or no calls to the other members can be made.
@@ -71,7 +76,7 @@ pub async fn serve_member(
     let router = front::router(Arc::clone(&front));
     let ending = async {
         shutdown.cancelled().await;
-        front.drain(limits.drain_within).await;
+        front.drain(limits.drain_within.min(BEFORE_HAND_OVER)).await;
         retired.await;
     };
     accept_until(listener, Served { router, limits: limits.clone(), metrics }, ending).await

@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::cluster::{Cluster, ClusterArgs};
 use super::engine::{self, EngineSettings, Opened, StoreArgs};
 use super::failure::{ExitStatus, Failure};
-use super::leading::Leading;
+use super::leading::{Leading, Stages};
 use super::limits;
 use super::log::{self, LogFormat};
 use super::managing::{Duties, Means, Shown};
@@ -247,7 +247,7 @@ async fn serve_as_member(
     let (store, clock) = (Arc::clone(&means.store), Arc::clone(&means.clock));
     let carrier = Carrier::start(Arc::clone(&member), &map, secret.clone(), Arc::clone(&clock));
     let carrier = carrier.map_err(Failure::failed)?;
-    let (office, retiring) = (Office::default(), CancellationToken::new());
+    let (office, stages) = (Office::default(), Stages { stopping: shutdown, ..Stages::default() });
     let state = MemberState {
         member: Arc::clone(&member),
         map,
@@ -259,7 +259,7 @@ async fn serve_as_member(
         metrics: shown.metrics.clone(),
         limits: shown.limits.clone(),
     };
-    let leading = Leading { member, means, shown, office, retiring: retiring.clone() };
+    let leading = Leading { member, means, shown, office, stages: stages.clone() };
     let (failing, failed) = oneshot::channel();
     let mut leading = AbortOnDropHandle::new(tokio::spawn(async move {
         if let Err(failure) = leading.run().await {
@@ -269,12 +269,12 @@ async fn serve_as_member(
     let address = listener.local_addr().map_err(Failure::failed)?;
     print(&format!("listening on http://{address}"))?;
     let retired = async {
-        retiring.cancel();
+        stages.retiring.cancel();
         if let Err(error) = (&mut leading).await {
             tracing::error!(%error, "the duties of the leader have ended badly");
         }
     };
-    let served = api::serve_member(listener, state, shutdown, retired);
+    let served = api::serve_member(listener, state, stages.wound_down.clone(), retired);
     tokio::select! {
         served = served => served.map_err(|error| cannot_serve(address, &error))?,
         Ok(failure) = failed => return Err(failure),

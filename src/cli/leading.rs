@@ -1,16 +1,24 @@
 //! What a member of a group does while it leads: the duties of a manager, which it begins on what the group has agreed
 //! on and gives up as soon as another member may lead.
 
-use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
 use super::managing::{Managing, Means, Shown, retire};
 use crate::api::Office;
 use crate::store::{Member, Standing};
+
+/// How long another member may take to lead once this one has given that up. A follower that has the log needs a few
+/// round trips.
+const HANDED_OVER_WITHIN: Duration = Duration::from_millis(2_500);
+
+/// When to hand over the lead once more: the store gives up a try after a second.
+const AGAIN_AFTER: Duration = Duration::from_millis(1_200);
 
 /// A member, and what it leads with.
 pub(super) struct Leading {
@@ -19,7 +27,17 @@ pub(super) struct Leading {
     pub(super) shown: Shown,
     /// Where the calls find the manager.
     pub(super) office: Office,
-    /// Cancelled when the process stops.
+    pub(super) stages: Stages,
+}
+
+/// How far a process that stops has come.
+#[derive(Clone, Default)]
+pub(super) struct Stages {
+    /// Cancelled when the process is to stop. Calls are served on.
+    pub(super) stopping: CancellationToken,
+    /// Cancelled when nothing is done any more but calls, which may end then.
+    pub(super) wound_down: CancellationToken,
+    /// Cancelled when the calls have ended.
     pub(super) retiring: CancellationToken,
 }
 
@@ -28,21 +46,29 @@ enum End<T> {
     /// The member leads no longer.
     Deposed,
     /// The process stops.
-    Retiring,
+    Stopping,
     /// What was waited for is there.
     Done(T),
 }
 
 impl Leading {
-    /// Leads whenever the member does, until the process stops.
+    /// Leads whenever the member does, until the process stops; then another member is to lead.
     ///
     /// # Errors
     /// What the duties cannot be started with, whoever leads.
     pub(super) async fn run(self) -> Result<(), Failure> {
+        self.lead().await?;
+        self.stages.wound_down.cancel();
+        self.give_up().await;
+        Ok(())
+    }
+
+    /// Leads whenever the member does, until the process stops and the calls to its manager have ended.
+    async fn lead(&self) -> Result<(), Failure> {
         let mut standing = self.member.standing();
         loop {
             let term = tokio::select! {
-                () = self.retiring.cancelled() => return Ok(()),
+                () = self.stages.stopping.cancelled() => return Ok(()),
                 term = leads(&mut standing) => term,
             };
             tracing::info!(term, member = self.member.number(), "this member leads the cluster");
@@ -58,16 +84,16 @@ impl Leading {
                     retire(&manager).await;
                     continue;
                 }
-                End::Retiring => {
+                End::Stopping => {
                     retire(&manager).await;
                     return Ok(());
                 }
             };
             self.office.take(managing.state(&self.shown, None));
             match self.until_the_end(term, std::future::pending::<()>()).await {
-                End::Retiring => {
-                    self.office.leave();
-                    return self.stop(term, managing).await;
+                End::Stopping => {
+                    self.stop(term, managing).await;
+                    return Ok(());
                 }
                 End::Deposed | End::Done(()) => {
                     self.office.leave();
@@ -83,18 +109,58 @@ impl Leading {
         tokio::select! {
             done = done => End::Done(done),
             () = deposed(self.member.standing(), term) => End::Deposed,
-            () = self.retiring.cancelled() => End::Retiring,
+            () = self.stages.stopping.cancelled() => End::Stopping,
         }
     }
 
-    /// Ends the duties in good order, for as long as the member leads.
-    async fn stop(&self, term: u64, managing: Managing) -> Result<(), Failure> {
-        let mut deposed = pin!(deposed(self.member.standing(), term));
+    /// Ends the duties in good order, for as long as the member leads. What takes long ends first, while calls are
+    /// served as before: no other member can lead meanwhile, and the calls would have nobody.
+    async fn stop(&self, term: u64, managing: Managing) {
+        let manager = managing.manager().clone();
+        let in_order = async {
+            managing.wind_down().await;
+            self.stages.wound_down.cancel();
+            self.stages.retiring.cancelled().await;
+            self.office.leave();
+            manager.retire().await;
+        };
         tokio::select! {
-            () = managing.shutdown() => {}
-            () = &mut deposed => {}
+            () = in_order => {}
+            () = deposed(self.member.standing(), term) => {
+                self.office.leave();
+                retire(&manager).await;
+            }
         }
-        Ok(())
+    }
+
+    /// Hands over the lead, also one that this member gets while it stops, and waits until another member leads or the
+    /// calls have ended and there is none in time.
+    async fn give_up(&self) {
+        let (number, mut standing) = (self.member.number(), self.member.standing());
+        let giving_up = async {
+            loop {
+                let term = leads(&mut standing).await;
+                self.member.hand_over(None);
+                // One that does not take the lead in this time does not take it at all.
+                let _gone = timeout(AGAIN_AFTER, deposed(self.member.standing(), term)).await;
+            }
+        };
+        let given_up = async {
+            self.stages.retiring.cancelled().await;
+            let mut standing = self.member.standing();
+            let another = standing.wait_for(|standing| standing.leader.is_some_and(|leader| leader != number));
+            match timeout(HANDED_OVER_WITHIN, another).await {
+                Ok(Ok(standing)) => {
+                    tracing::info!(leader = standing.leader, term = standing.term, "another member leads")
+                }
+                Ok(Err(_)) => {}
+                Err(_) => tracing::warn!("no other member leads yet"),
+            }
+        };
+        tokio::select! {
+            () = giving_up => {}
+            () = given_up => {}
+        }
     }
 }
 

@@ -114,8 +114,18 @@ impl Managing {
         }
     }
 
+    /// Returns its manager.
+    pub(super) fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
     /// Ends everything in good order. The store stays open.
     pub(super) async fn shutdown(self) {
+        self.wind_down().await.retire().await;
+    }
+
+    /// Ends everything but the manager, which it returns, in good order.
+    pub(super) async fn wind_down(self) -> Manager {
         let Self { manager, notifier, scheduler, monitor, teller, .. } = self;
         // The monitor's last changes cause notifications as well.
         if let Some(monitor) = monitor {
@@ -128,7 +138,7 @@ impl Managing {
         if let Some(teller) = teller {
             teller.shutdown().await;
         }
-        manager.retire().await;
+        manager
     }
 
     /// Ends everything at once, for a process that may not write to the store any more. The jobs of the system's own
