@@ -3,10 +3,12 @@
 //! A worker that goes away while it waits takes no job: the server drops the call. One that goes away between the
 //! claim and the answer would leave its jobs running for nobody until their leases end, so the answer's body keeps hold
 //! of them: sent, they are the worker's; dropped before that, they go back. What happens after the answer was handed to
-//! the network cannot be seen from here; that is what leases are for.
+//! the network cannot be seen from here; that is what leases are for. Where another member of the group forwards the
+//! answer, that one says when its client's connection has taken it ([`super::front`]).
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
@@ -14,6 +16,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::ser::Serializer;
 
@@ -69,7 +72,48 @@ fn deliver_next(
 }
 
 fn answer(text: Bytes, claimed: Claimed) -> Response {
-    with_body(StatusCode::OK, Body::new(Delivery { parcel: Some((text, claimed)) }))
+    let is_given_back = claimed.is_given_back();
+    let parcel = Parcel(Arc::new(Mutex::new(Contents { claimed: Some(claimed), is_held: false })));
+    let mut answer = with_body(StatusCode::OK, Body::new(Delivery { text: Some(text), parcel: parcel.clone() }));
+    if is_given_back {
+        answer.extensions_mut().insert(parcel);
+    }
+    answer
+}
+
+/// The claimed jobs of an answer, which are given back unless they are delivered. It is among the answer's extensions,
+/// for whoever knows more of the answer's way than the connection does. Clones are one parcel.
+#[derive(Clone)]
+pub(super) struct Parcel(Arc<Mutex<Contents>>);
+
+struct Contents {
+    /// The jobs; `None` once they are delivered or given back.
+    claimed: Option<Claimed>,
+    /// Whether it is not enough that the connection takes the answer.
+    is_held: bool,
+}
+
+impl Parcel {
+    /// Holds the jobs until [`Self::delivered`] is called, or the answer's body is dropped.
+    pub(super) fn hold(&self) {
+        self.0.lock().is_held = true;
+    }
+
+    /// Confirms that the worker has the jobs, and returns whether they were not given back before.
+    pub(super) fn delivered(&self) -> bool {
+        let claimed = self.0.lock().claimed.take();
+        claimed.is_some_and(|claimed| {
+            claimed.delivered();
+            true
+        })
+    }
+
+    /// Takes note of that the connection takes the answer.
+    fn sent(&self) {
+        if !self.0.lock().is_held {
+            self.delivered();
+        }
+    }
 }
 
 #[serde_with::skip_serializing_none]
@@ -102,9 +146,10 @@ fn jobs_out<S: Serializer>(jobs: &[JobView], serializer: S) -> Result<S::Ok, S::
     serializer.collect_seq(jobs.iter().map(JobAnswer::from))
 }
 
-/// A body of one piece that keeps the claimed jobs until it is sent.
+/// A body of one piece that keeps the claimed jobs until it is sent, or as long as they are held.
 struct Delivery {
-    parcel: Option<(Bytes, Claimed)>,
+    text: Option<Bytes>,
+    parcel: Parcel,
 }
 
 impl http_body::Body for Delivery {
@@ -113,17 +158,24 @@ impl http_body::Body for Delivery {
 
     /// Called by the connection once it can write.
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.parcel.take().map(|(text, claimed)| {
-            claimed.delivered();
+        Poll::Ready(self.text.take().map(|text| {
+            self.parcel.sent();
             Ok(Frame::data(text))
         }))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.parcel.is_none()
+        self.text.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.parcel.as_ref().map_or(0, |(text, _)| text.len() as u64))
+        SizeHint::with_exact(self.text.as_ref().map_or(0, |text| text.len() as u64))
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let not_delivered = self.parcel.0.lock().claimed.take();
+        drop(not_delivered);
     }
 }

@@ -129,6 +129,12 @@ impl Claimed {
         &self.jobs
     }
 
+    /// Returns whether there are jobs, and they are given back when their answer is not delivered.
+    #[must_use]
+    pub fn is_given_back(&self) -> bool {
+        self.give_back.is_some() && !self.jobs.is_empty()
+    }
+
     /// Confirms that the answer is on its way to the worker, which keeps the leases.
     pub fn delivered(mut self) {
         self.give_back = None;

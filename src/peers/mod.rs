@@ -34,6 +34,9 @@ pub const HINTS_PATH: &str = "/cluster/hints";
 /// The path, below a member's address, of the call with messages of another member.
 pub const MESSAGES_PATH: &str = "/cluster/messages";
 
+/// The path, below the leader's address, of the call that says that a client of another member has taken its answer.
+pub const DELIVERIES_PATH: &str = "/cluster/deliveries";
+
 /// The longest body of a call with messages, in bytes.
 pub const MAX_MESSAGES_BYTES: usize = 128 * 1024 * 1024;
 

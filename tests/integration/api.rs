@@ -7,6 +7,7 @@ mod admin;
 mod asking;
 mod calling;
 mod connections;
+mod delivered;
 mod description;
 mod events;
 mod exactness;

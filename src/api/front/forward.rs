@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::deliveries::Announced;
 use super::office::{Own, Tenure, call};
 use crate::api::access::Guard;
 use crate::api::app::{BodyBudget, Limits};
@@ -33,7 +34,7 @@ use crate::store::{Member, Membership, Standing};
 use crate::wire::Problem;
 
 /// Says which member has forwarded a call. Whoever gets such a call and does not lead forwards it no further.
-const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
+pub(super) const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
 /// How long a call waits for a leader.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a call waits at most before the leader is tried again: it may lead by then, though nothing has changed
@@ -219,7 +220,12 @@ impl Forwarder {
 
     /// Returns the answer of a member, as it comes.
     fn relay(&self, answer: reqwest::Response, leader: u64) -> Response {
-        let (status, headers) = (answer.status(), answer.headers().clone());
+        let (status, mut headers) = (answer.status(), answer.headers().clone());
+        if let Some(announced) = Announced::of(&mut headers)
+            && let Some(address) = self.map.addresses.get(&leader)
+        {
+            return relayed(status, &headers, announced.pass(answer, self.http.clone(), address));
+        }
         if headers.contains_key(CONTENT_LENGTH) {
             return relayed(status, &headers, Body::new(reqwest::Body::from(answer)));
         }

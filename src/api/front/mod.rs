@@ -1,9 +1,10 @@
 //! What a process that is a member of a group serves. It answers for itself where it stands and how it is; any other
 //! call goes to the member that leads, which may be this one.
 //!
-//! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads) and [`forward`] (the
-//! way to the leader).
+//! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads), [`forward`] (the way
+//! to the leader) and [`deliveries`] (when claimed jobs have come to a client of a follower).
 
+mod deliveries;
 mod forward;
 mod office;
 
@@ -37,10 +38,11 @@ use super::observe::{REQUEST_ID, observe, request_id};
 use super::system::unready;
 use crate::clock::Clock;
 use crate::executor::NoHttpClient;
-use crate::peers::{ClusterMap, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerSecret};
+use crate::peers::{ClusterMap, DELIVERIES_PATH, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerSecret};
 use crate::store::{Member, Standing, Store, StoreError};
 use crate::wire::{ClusterMember, ClusterStatus, Health};
-use forward::Forwarder;
+use deliveries::Deliveries;
+use forward::{FORWARDED, Forwarder};
 use office::{Own, call};
 
 /// The most bytes of other members' messages that are held at once. They have a budget of their own: without them there
@@ -75,6 +77,8 @@ pub(super) struct Front {
     map: ClusterMap,
     own: Own,
     forwarder: Arc<Forwarder>,
+    /// What is held for the clients of followers while this member leads.
+    deliveries: Deliveries,
     /// The routes of calls that are forwarded, with what surrounds every call.
     forwarding: Router,
     guard: Arc<Guard>,
@@ -120,6 +124,7 @@ impl Front {
             map,
             own,
             forwarder,
+            deliveries: Deliveries::default(),
             forwarding,
             guard,
             secret: peer_secret,
@@ -151,6 +156,7 @@ impl Front {
 pub(super) fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route(MESSAGES_PATH, post(messages))
+        .route(DELIVERIES_PATH, post(taken))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
@@ -171,8 +177,18 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
     // The answer, the log of this member and that of the leader have the same id.
     let id = request_id(request.headers());
     request.headers_mut().insert(REQUEST_ID, id);
+    let is_forwarded = request.headers().contains_key(FORWARDED);
     let router = if front.shutdown.is_cancelled() { None } else { front.own.router_for(request.method()).await };
-    call(router.unwrap_or_else(|| front.forwarding.clone()), request).await
+    let answer = call(router.unwrap_or_else(|| front.forwarding.clone()), request).await;
+    if is_forwarded { front.deliveries.hold(answer) } else { answer }
+}
+
+/// Takes note of that a client of another member has its answer, whose id that member alone was told.
+async fn taken(State(front): State<Arc<Front>>, id: Bytes) -> Answer {
+    if front.deliveries.taken(&id) {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    Err(ApiError::new(Code::NotFound, "no such answer waits until it is taken; its jobs may have been given back"))
 }
 
 /// Takes messages of another member.

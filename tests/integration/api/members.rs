@@ -75,8 +75,8 @@ impl Member for Puppet {
 }
 
 /// A process that is a member; stopped when dropped.
-struct Process {
-    address: SocketAddr,
+pub(super) struct Process {
+    pub(super) address: SocketAddr,
     puppet: Arc<Puppet>,
     office: Office,
     store: Arc<dyn Store>,
@@ -170,11 +170,11 @@ impl Process {
         });
     }
 
-    fn url(&self, path: &str) -> String {
+    pub(super) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    fn client(&self) -> Client {
+    pub(super) fn client(&self) -> Client {
         Client::new(&self.url(""), None).expect("a client").with_max_retries(0)
     }
 
@@ -192,7 +192,7 @@ impl Drop for Process {
 }
 
 /// A leader, its manager and a follower.
-async fn led() -> (Process, Manager, Process) {
+pub(super) async fn led() -> (Process, Manager, Process) {
     let [leader, follower] = pair(NOWHERE).await;
     let manager = leader.take_office();
     leader.sees(1, Some(1));
