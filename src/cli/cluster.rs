@@ -9,6 +9,7 @@ use url::Host;
 
 use super::engine::StoreKind;
 use super::failure::Failure;
+use super::members::MemberName;
 use super::settings::{Settings, not_chosen};
 use crate::executor::TargetUrl;
 use crate::peers::PeerSecret;
@@ -30,9 +31,10 @@ pub(super) struct ClusterArgs {
     /// one, and go on when one of three or two of five fail. Needs --member, --peers and --cluster-secret
     #[arg(long, value_name = "NAME")]
     pub(super) cluster_name: Option<String>,
-    /// The number of this member
-    #[arg(long, value_name = "N")]
-    pub(super) member: Option<u64>,
+    /// The number of this member, or the host name that its address in --peers has, such as jobs-0 for
+    /// http://jobs-0.jobs-members:7400
+    #[arg(long, value_name = "N|HOST")]
+    pub(super) member: Option<MemberName>,
     /// All members, this one among them, and where each is reached, such as
     /// 1=http://a:7400,2=http://b:7400,3=http://c:7400
     #[arg(long, value_name = "N=URL", value_delimiter = ',')]

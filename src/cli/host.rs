@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use metrics_exporter_prometheus::PrometheusHandle;
+use reqwest::Url;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -247,6 +248,7 @@ async fn serve_as_member(
     let (store, clock) = (Arc::clone(&means.store), Arc::clone(&means.clock));
     let carrier = Carrier::start(Arc::clone(&member), &map, secret.clone(), Arc::clone(&clock));
     let carrier = carrier.map_err(Failure::failed)?;
+    let own_address = map.addresses.get(&map.member).cloned();
     let (office, stages) = (Office::default(), Stages { stopping: shutdown, ..Stages::default() });
     let state = MemberState {
         member: Arc::clone(&member),
@@ -267,6 +269,9 @@ async fn serve_as_member(
         }
     }));
     let address = listener.local_addr().map_err(Failure::failed)?;
+    if let Some(others_call) = own_address {
+        warn_of_another_port(&others_call, address.port());
+    }
     print(&format!("listening on http://{address}"))?;
     let retired = async {
         stages.retiring.cancel();
@@ -283,6 +288,20 @@ async fn serve_as_member(
     // The last messages of the store have been sent, or are repeated by nobody.
     drop(carrier);
     Ok(())
+}
+
+/// Warns when the other members call this one at another port than it listens on, unless something that speaks TLS has
+/// to be in between.
+fn warn_of_another_port(others_call: &str, listens_on: u16) {
+    let called = Url::parse(others_call).ok().filter(|url| url.scheme() == "http");
+    if let Some(port) = called.and_then(|url| url.port_or_known_default()).filter(|port| *port != listens_on) {
+        tracing::warn!(
+            port,
+            listens_on,
+            "the other members call this one at {others_call} in `--peers`, where it does not listen itself: it takes \
+             part only if something passes the calls on"
+        );
+    }
 }
 
 fn cannot_serve(address: SocketAddr, error: &io::Error) -> Failure {

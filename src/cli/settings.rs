@@ -34,6 +34,7 @@ use super::duration::DurationSetting;
 use super::engine::{ElasticsearchSettings, EngineSettings, StoreArgs, StoreKind};
 use super::failure::Failure;
 use super::log::LogFormat;
+use super::members::MemberName;
 use super::monitor::OversightArgs;
 use super::notify::NotifyArgs;
 use super::performing::PerformingArgs;
@@ -66,7 +67,7 @@ pub(super) struct Settings {
     pub(super) advertise: Option<String>,
     pub(super) cluster_secret: Option<String>,
     pub(super) cluster_name: Option<String>,
-    pub(super) member: Option<u64>,
+    pub(super) member: Option<MemberName>,
     #[serde(default)]
     pub(super) peers: Vec<String>,
     pub(super) join: Option<bool>,

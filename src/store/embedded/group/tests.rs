@@ -234,7 +234,7 @@ fn a_leader_that_hands_over_is_followed_in_the_next_term_by_one_that_has_all_it_
     let refused = member.propose(1, frame(1, 8), disk);
     assert!(matches!(refused, Err(ProposeError::Deposed)), "{refused:?}");
     exchange(&mut members);
-    let position = Position { term: 2, leader: Some(2), is_leader: true, committed: 3 };
+    let position = Position { term: 2, leader: Some(2), is_leader: true, committed: 3, role: Role::Voter };
     assert_eq!(members[1].0.position(), position);
     assert_eq!(members[0].0.position(), Position { is_leader: false, ..position });
     assert_eq!(members[1].1.synced, [vec![1], frame(1, 7), vec![2]]);
