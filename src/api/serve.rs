@@ -33,8 +33,8 @@ const MAX_UNREAD: u64 = 64 * 1024;
 /// The pause after the system could not accept a connection, often because no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a member that takes no more calls lets those end that it has, before another may lead: till then the cluster
-/// answers nobody. Calls that take longer end while another leads.
+/// How long a member that takes no more calls lets those end that it has, before another may lead: till then the
+/// cluster answers nobody. Calls that take longer end while another leads.
 const BEFORE_HAND_OVER: Duration = Duration::from_secs(1);
 
 /// Serves the API on `listener` until `shutdown` is cancelled: then it accepts nothing more, answers waiting claims,
@@ -72,6 +72,7 @@ pub async fn serve_member(
     let address = listener.local_addr()?;
     let openapi = openapi_json().map_err(io::Error::other)?;
     let (limits, metrics) = (state.limits.clone(), state.metrics.clone());
+    let _counting = AbortOnDropHandle::new(tokio::spawn(front::count_leaders(state.member.standing())));
     let front = Arc::new(Front::new(state, address, shutdown.clone(), openapi).map_err(io::Error::other)?);
     let router = front::router(Arc::clone(&front));
     let ending = async {

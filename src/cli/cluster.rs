@@ -9,7 +9,7 @@ use url::Host;
 
 use super::engine::StoreKind;
 use super::failure::Failure;
-use super::members::MemberName;
+use super::member_name::MemberName;
 use super::settings::{Settings, not_chosen};
 use crate::executor::TargetUrl;
 use crate::peers::PeerSecret;

@@ -1,12 +1,8 @@
 //! The settings of a process that is a member of a group, whose embedded stores are one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-
-use reqwest::Url;
-use serde::Deserialize;
 
 use super::cluster::{self, ClusterArgs};
 use super::engine::StoreKind;
@@ -26,75 +22,6 @@ const KEPT_LOG_BYTES: u64 = 256 << 20;
 
 /// How many MiB a second of another member's state are received unless a setting says otherwise.
 const SNAPSHOT_MIB: u32 = 64;
-
-/// How a member is told which one it is.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Told")]
-pub(super) enum MemberName {
-    /// By its number.
-    Number(u64),
-    /// By the name of its host, or the first part of that, where processes are given names and no numbers.
-    Host(String),
-}
-
-/// A number or a text in the settings file.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected the number of a member or the name of its host")]
-enum Told {
-    Number(u64),
-    Text(String),
-}
-
-impl TryFrom<Told> for MemberName {
-    type Error = String;
-    fn try_from(told: Told) -> Result<Self, String> {
-        match told {
-            Told::Number(number) => Ok(Self::Number(number)),
-            Told::Text(text) => text.parse(),
-        }
-    }
-}
-
-impl FromStr for MemberName {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        match text.parse() {
-            Ok(number) => Ok(Self::Number(number)),
-            Err(_) if text.is_empty() || text.contains(['/', ':', ' ']) => {
-                Err(format!("`{text}` is neither a number from 1 on nor a host name, such as jobs-0"))
-            }
-            Err(_) => Ok(Self::Host(text.to_ascii_lowercase())),
-        }
-    }
-}
-
-impl MemberName {
-    /// Returns the number of the member among these.
-    fn of(&self, addresses: &BTreeMap<u64, Arc<str>>) -> Result<u64, Failure> {
-        let name = match self {
-            Self::Number(number) => return Ok(*number),
-            Self::Host(name) => name,
-        };
-        let is_named = |address: &str| {
-            let host = Url::parse(address).ok().and_then(|url| url.host_str().map(str::to_owned));
-            host.is_some_and(|host| {
-                host.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            })
-        };
-        let mut named = addresses.iter().filter(|(_, address)| is_named(address)).map(|(number, _)| *number);
-        match (named.next(), named.next()) {
-            (Some(number), None) => Ok(number),
-            (found, _) => {
-                let how_many = if found.is_some() { "more than one member" } else { "no member" };
-                let (member, peers) = (setting("member"), setting("peers"));
-                wrong(format!(
-                    "{member}: {how_many} in {peers} has the host `{name}`; it is `{name}`, or begins with `{name}.`"
-                ))
-            }
-        }
-    }
-}
 
 /// The members of the group, and the secret that they share.
 #[derive(Debug)]
@@ -135,7 +62,9 @@ impl Members {
         };
         check_name(name)?;
         let addresses = addresses(peers)?;
-        let member = member.of(&addresses)?;
+        let member = member
+            .of(&addresses)
+            .map_err(|why| Failure::Usage(format!("{}: {why} in {}", setting("member"), setting("peers"))))?;
         let map = ClusterMap { cluster: name.as_str().into(), member, addresses };
         if !map.addresses.contains_key(&member) {
             let numbers: Vec<String> = map.addresses.keys().map(u64::to_string).collect();
@@ -225,6 +154,7 @@ fn addresses(peers: &[String]) -> Result<BTreeMap<u64, Arc<str>>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::member_name::MemberName;
     use super::*;
 
     const SECRET: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
@@ -260,35 +190,6 @@ mod tests {
             assert_eq!((group.cluster.as_str(), group.member, group.members), ("jobs", 2, vec![1, 2, 3]));
         }
         assert!(Members::of(&args("", None, "", None), &Settings::default(), None).is_ok_and(|none| none.is_none()));
-    }
-
-    #[test]
-    fn a_member_can_be_named_by_its_host() {
-        const HOSTS: &str = "1=http://jobs-0.members:7400,4=http://JOBS-1.members:7400,3=http://jobs-10:7400";
-        let named = |host: &str| {
-            let member = Some(host.parse().expect("a name"));
-            let args = ClusterArgs { member, ..args("jobs", None, HOSTS, Some(SECRET)) };
-            Members::of(&args, &Settings::default(), None)
-        };
-        for (host, number) in [("jobs-0", 1), ("jobs-1", 4), ("Jobs-1.members", 4), ("jobs-10", 3), ("3", 3)] {
-            assert_eq!(named(host).expect("good").expect("given").map.member, number, "{host}");
-        }
-        for (host, word) in [("jobs-2", "no member"), ("jobs", "no member"), ("members", "no member")] {
-            let Err(Failure::Usage(said)) = named(host) else { panic!("{host} is a member") };
-            assert!(said.contains(word) && said.contains(host), "{said}");
-        }
-        let twice = ClusterArgs {
-            member: Some(MemberName::Host("a".to_owned())),
-            ..args("jobs", None, "1=http://a:1,2=http://a:2,3=http://b:1", Some(SECRET))
-        };
-        assert!(refused(&twice, None).contains("more than one member"));
-        for wrong in ["", "http://a", "a:7400", "a b"] {
-            assert!(wrong.parse::<MemberName>().is_err_and(|said| said.contains("host name")), "{wrong}");
-        }
-        let read = |text: &str| toml::from_str::<Settings>(text).map(|settings| settings.member);
-        assert_eq!(read("member = 2").expect("a number"), Some(MemberName::Number(2)));
-        assert_eq!(read("member = \"jobs-1\"").expect("a name"), Some(MemberName::Host("jobs-1".to_owned())));
-        assert!(read("member = []").is_err());
     }
 
     #[test]

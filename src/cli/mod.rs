@@ -31,6 +31,7 @@ mod list;
 mod log;
 mod managing;
 mod many;
+mod member_name;
 mod members;
 mod meter;
 mod migrate;

@@ -34,7 +34,7 @@ use super::duration::DurationSetting;
 use super::engine::{ElasticsearchSettings, EngineSettings, StoreArgs, StoreKind};
 use super::failure::Failure;
 use super::log::LogFormat;
-use super::members::MemberName;
+use super::member_name::MemberName;
 use super::monitor::OversightArgs;
 use super::notify::NotifyArgs;
 use super::performing::PerformingArgs;

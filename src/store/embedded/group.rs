@@ -313,8 +313,8 @@ impl Member {
     }
 
     /// Begins to hand over the lead, if this member has it and the other one can take it. Until another leads, or the
-    /// library gives that up after [`ELECTION_TICKS`], every proposal is refused as [`ProposeError::Deposed`]. What comes
-    /// of it [`advance`](Self::advance) does.
+    /// library gives that up after [`ELECTION_TICKS`], every proposal is refused as [`ProposeError::Deposed`]. What
+    /// comes of it [`advance`](Self::advance) does.
     pub(super) fn hand_over(&mut self, to: Successor) {
         if self.node.raft.state != StateRole::Leader {
             return;
