@@ -76,6 +76,8 @@ const CONTENDED: Values = || vec!["claim", "update", "queue", "subscription", "s
 const POLICIES: Values = || OrphanPolicy::ALL.map(OrphanPolicy::as_str).to_vec();
 const SCANS: Values = || Scan::ALL.map(Scan::as_str).to_vec();
 
+const DIRECTIONS: Values = || vec!["sent", "received"];
+
 /// What may become of a trigger that is performed.
 const PERFORMED: Values = || {
     use Outcome::{Consumed, Failed, Fired, Late, Missed, Skipped};
@@ -204,6 +206,17 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_member_applied", Gauge, "The number of the last entry of the log that this member has applied"),
     metric("leasehold_member_committed", Gauge,
         "The number of the last entry of the log that this member knows most members to have"),
+    metric("leasehold_member_lag_entries", Gauge,
+        "Entries of the log that this member knows to be agreed on and has not applied yet"),
+    metric("leasehold_member_leader_changes_total", Counter, "Times that this member has got another leader"),
+    metric("leasehold_member_apply_seconds", Histogram(&ANSWERS),
+        "Time to apply entries that were agreed on at a time"),
+    metric("leasehold_member_entries_since_flush", Gauge,
+        "Entries of the log that were applied since the state was last written to the database"),
+    labelled("leasehold_member_snapshot_seconds", Histogram(&JOBS), ("direction", DIRECTIONS),
+        "Time to bring a member the whole state that lags too far behind, sent to it or received"),
+    labelled("leasehold_member_snapshot_bytes_total", Counter, ("direction", DIRECTIONS),
+        "Bytes of such states, sent or received"),
     metric("leasehold_clock_offset_seconds", Gauge,
         "How far this machine's clock was ahead of the store's when they were last compared"),
     metric("leasehold_clock_off", Gauge,

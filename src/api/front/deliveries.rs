@@ -1,10 +1,10 @@
 //! The delivery of claimed jobs through a follower.
 //!
-//! A claim is delivered when its client's own connection takes the answer ([`super::super::delivery`]). Where a follower
-//! is between the two, the leader sends the answer, holds what it has claimed, and does not end the body until the
-//! follower says that the client has it ([`Deliveries`]). The follower passes the answer on and says so with the last
-//! byte ([`Passing`]). When the client goes before that, the follower ends its call; and then, as when the follower itself
-//! is gone, the connection to the leader breaks, which gives the jobs back.
+//! A claim is delivered when its client's own connection takes the answer ([`super::super::delivery`]). Where a
+//! follower is between the two, the leader sends the answer, holds what it has claimed, and does not end the body until
+//! the follower says that the client has it ([`Deliveries`]). The follower passes the answer on and says so with the
+//! last byte ([`Passing`]). When the client goes before that, the follower ends its call; and then, as when the follower
+//! itself is gone, the connection to the leader breaks, which gives the jobs back.
 
 use std::collections::HashMap;
 use std::pin::Pin;

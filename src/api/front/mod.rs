@@ -2,10 +2,11 @@
 //! call goes to the member that leads, which may be this one.
 //!
 //! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads), [`forward`] (the way
-//! to the leader) and [`deliveries`] (when claimed jobs have come to a client of a follower).
+//! to the leader), [`deliveries`] (when claimed jobs have come to a client of a follower) and [`measured`] (metrics).
 
 mod deliveries;
 mod forward;
+mod measured;
 mod office;
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(super) use measured::count_leaders;
 pub use office::Office;
 
 use super::access::{Access, Guard, Role};
@@ -283,11 +285,7 @@ async fn status(State(front): State<Arc<Front>>, headers: HeaderMap, query: Quer
 
 /// Returns the metrics of this process, with those of the whole store while it leads.
 async fn metrics(State(front): State<Arc<Front>>, request: Request) -> Response {
-    let Standing { term, leads, applied, committed, .. } = front.standing();
-    ::metrics::gauge!("leasehold_member_term").set(term as f64);
-    ::metrics::gauge!("leasehold_member_leads").set(if leads { 1.0 } else { 0.0 });
-    ::metrics::gauge!("leasehold_member_applied").set(applied as f64);
-    ::metrics::gauge!("leasehold_member_committed").set(committed as f64);
+    measured::record(&front.standing());
     if let Some(router) = front.own.router() {
         return call(router, request).await;
     }

@@ -1,0 +1,32 @@
+//! What a member's metrics say of where it stands.
+
+use metrics::{counter, gauge};
+use tokio::sync::watch;
+
+use crate::store::Standing;
+
+/// Records where the member stands, for whoever reads the metrics now.
+pub(super) fn record(standing: &Standing) {
+    let Standing { term, leads, applied, committed, .. } = *standing;
+    gauge!("leasehold_member_term").set(term as f64);
+    gauge!("leasehold_member_leads").set(if leads { 1.0 } else { 0.0 });
+    gauge!("leasehold_member_applied").set(applied as f64);
+    gauge!("leasehold_member_committed").set(committed as f64);
+    gauge!("leasehold_member_lag_entries").set(committed.saturating_sub(applied) as f64);
+}
+
+/// Counts the leaders that follow one another, until the store is closed.
+pub(in crate::api) async fn count_leaders(mut standing: watch::Receiver<Standing>) {
+    let mut last = None;
+    loop {
+        let Standing { term, leader, .. } = *standing.borrow_and_update();
+        if let Some(leader) = leader
+            && last.replace((term, leader)).is_some_and(|last| last != (term, leader))
+        {
+            counter!("leasehold_member_leader_changes_total").increment(1);
+        }
+        if standing.changed().await.is_err() {
+            return;
+        }
+    }
+}
