@@ -1,5 +1,7 @@
 //! What the deployment files say agrees: with each other, with Cargo.toml, and with what the tests run against.
 
+mod members;
+
 use std::process::Stdio;
 
 use serde_norway::Value;
