@@ -13,6 +13,9 @@ const HOW_IT_WORKS: &str = "\
 Stop the server first. Nothing in the directory is changed. Every file is compared with its checksum, and every record \
 is read, for which up to 200 MB are copied to the directory for temporary files ($TMPDIR).
 
+The state is a hash of all jobs, records and schedules in the database, as of an entry of the log. Members of a cluster \
+that are stopped after the same entry have the same one.
+
 Exit status: 0 when everything is as it was written, 1 when something is damaged or could not be checked.
 
 Example:
@@ -34,7 +37,7 @@ pub(super) struct VerifyArgs {
 pub(super) fn run(args: VerifyArgs, settings: Settings) -> Result<(), Failure> {
     let directory = settings.data_dir(args.data_dir);
     let verified = verify(&directory).map_err(Failure::failed)?;
-    let Verified { jobs, bodies, records, schedules, entries, is_read, damages } = verified;
+    let Verified { jobs, bodies, records, schedules, entries, is_read, state, damages } = verified;
     let is_whole = damages.is_empty();
     if args.json {
         let damages: Vec<_> =
@@ -42,6 +45,7 @@ pub(super) fn run(args: VerifyArgs, settings: Settings) -> Result<(), Failure> {
         print_json(&serde_json::json!({
             "whole": is_whole, "jobs": jobs, "bodies": bodies, "records": records, "schedules": schedules,
             "log_entries": entries, "records_read": is_read, "damages": damages,
+            "state": state.map(|state| state.to_string()), "state_entry": state.map(|state| state.entry),
         }))?;
     } else {
         for damage in &damages {
@@ -52,7 +56,12 @@ pub(super) fn run(args: VerifyArgs, settings: Settings) -> Result<(), Failure> {
             counts += &format!(", and {entries} entries of the log with later changes");
         }
         match (is_whole, is_read) {
-            (true, _) => print(&format!("everything is as it was written: {counts}"))?,
+            (true, _) => {
+                print(&format!("everything is as it was written: {counts}"))?;
+                if let Some(state) = state {
+                    print(&format!("state {state} as of entry {}", state.entry))?;
+                }
+            }
             (false, true) => print(&format!("{counts} were read\n{ADVICE}"))?,
             (false, false) => print(&format!("the records were not read, since files are damaged\n{ADVICE}"))?,
         }

@@ -18,7 +18,19 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The program, with arguments, in a directory, and with no settings but those given.
 pub(crate) fn leasehold<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    with_program(Path::new(PROGRAM), directory, arguments)
+}
+
+/// The program under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
+
+/// The same with another build of the program.
+pub(crate) fn with_program<S: AsRef<OsStr>>(
+    program: &Path,
+    directory: &Path,
+    arguments: impl IntoIterator<Item = S>,
+) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEASEHOLD_")) {
         command.env_remove(name);
     }
@@ -130,6 +142,7 @@ pub(crate) enum Engine {
 
 /// `leasehold serve` or `leasehold monitor` on a port of its own, to be killed and started again. Killed when dropped.
 pub(crate) struct Server {
+    program: PathBuf,
     process: Started,
     arguments: Vec<String>,
     log: PathBuf,
@@ -147,7 +160,7 @@ impl Server {
     /// The same server again, after it was killed; waits until it listens.
     pub(crate) fn restart(&mut self) {
         let starts = self.starts();
-        self.process = spawn(&self.arguments, &self.log);
+        self.start_again();
         self.listens(starts + 1);
     }
 
@@ -183,7 +196,12 @@ impl Server {
     }
 
     fn begin_as(command: &str, options: &[&str], engine: Engine, log: &Path) -> Self {
-        let address = format!("127.0.0.1:{}", servers::ports::free());
+        Self::begin_at(servers::ports::free(), command, options, engine, log)
+    }
+
+    /// Starts a process that serves at this port, and does not wait for it.
+    pub(crate) fn begin_at(port: u16, command: &str, options: &[&str], engine: Engine, log: &Path) -> Self {
+        let address = format!("127.0.0.1:{port}");
         let mut arguments = [&[command, "--listen", &address], options].concat();
         let directory;
         match &engine {
@@ -198,21 +216,37 @@ impl Server {
         }
         let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
         let url = format!("http://{address}");
-        Self { process: spawn(&arguments, log), arguments, log: log.to_owned(), url }
+        let program = PathBuf::from(PROGRAM);
+        Self { process: spawn(&program, &arguments, log), program, arguments, log: log.to_owned(), url }
+    }
+
+    /// The same server again, which has ended, without waiting for it.
+    pub(crate) fn start_again(&mut self) {
+        self.process = spawn(&self.program, &self.arguments, &self.log);
+    }
+
+    /// Is started with another build of the program from its next start on.
+    pub(crate) fn is_to_run(&mut self, program: &Path) {
+        program.clone_into(&mut self.program);
+    }
+
+    /// SIGTERM; waits until the process has ended, and returns its exit status. It can be started again.
+    pub(crate) fn stop(&mut self) -> Option<i32> {
+        self.signal(Signal::SIGTERM);
+        tokio::task::block_in_place(|| std::mem::replace(&mut self.process, Started(None)).end().code())
     }
 
     /// `kill -9`, and the same server again.
     pub(crate) async fn kill_and_restart(&mut self) {
         self.kill();
-        self.process = spawn(&self.arguments, &self.log);
+        self.start_again();
         self.ready().await;
     }
 
     /// SIGTERM, and the same server again once it has ended.
     pub(crate) async fn stop_and_restart(&mut self) {
-        self.signal(Signal::SIGTERM);
-        tokio::task::block_in_place(|| std::mem::replace(&mut self.process, Started(None)).end());
-        self.process = spawn(&self.arguments, &self.log);
+        self.stop();
+        self.start_again();
         self.ready().await;
     }
 
@@ -263,11 +297,11 @@ impl Server {
     }
 }
 
-fn spawn(arguments: &[String], log: &Path) -> Started {
+fn spawn(program: &Path, arguments: &[String], log: &Path) -> Started {
     let output = File::options().create(true).append(true).open(log).expect("the log can be written");
     let errors = output.try_clone().expect("a second handle");
     let directory = log.parent().expect("a directory");
-    Started::of(leasehold(directory, arguments).stdout(output).stderr(errors))
+    Started::of(with_program(program, directory, arguments).stdout(output).stderr(errors))
 }
 
 /// Waits for something that another process does.

@@ -130,7 +130,7 @@ use lists::Wanted;
 use narrow::{Narrowed, NarrowedSchedules};
 pub use options::{EmbeddedOptions, GroupOptions};
 use running::{Running, standing_by};
-pub use verify::{Verified, verify};
+pub use verify::{StateHash, Verified, verify};
 use writer::{Queue, answers};
 
 /// The longest body, in bytes, that is stored with its job. A job is written about four times in its life (submitted,

@@ -4,12 +4,15 @@
 //! of the log. Then every record is read, in a database of its own in the directory for temporary files: it has copies
 //! of the journals and links to the tables, since the database writes where it reads.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use fjall::{Database, KeyspaceCreateOptions, Readable};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::block::{Block, Column};
 use super::directory::{Directory, LOG};
@@ -28,6 +31,10 @@ use crate::store::Membership;
 /// The most damages that are listed.
 const MAX_DAMAGES: usize = 1_000;
 
+/// The keyspaces with documents, in the order in which [`StateHash`] takes them. The others follow from these, or lie
+/// differently where they were written at other times.
+const DOCUMENTS: [&str; 5] = ["live", "done", "bodies", "records", "schedules"];
+
 /// What was found in a data directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
@@ -43,8 +50,26 @@ pub struct Verified {
     pub entries: u64,
     /// Whether the records were read; they are not where a file is damaged.
     pub is_read: bool,
+    /// What identifies all of these documents; `None` when not all of them were read.
+    pub state: Option<StateHash>,
     /// What is damaged, at most 1,000 of it.
     pub damages: Vec<Damage>,
+}
+
+/// The hash (XXH3, 128 bits) of all keys and values of documents that a database has, which is the same at all members
+/// of a cluster that have applied the same entries, and have written them to their databases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateHash {
+    /// The number of the last entry of the log that the database has.
+    pub entry: u64,
+    /// The hash.
+    pub hash: u128,
+}
+
+impl fmt::Display for StateHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.hash)
+    }
 }
 
 /// Checks a data directory.
@@ -71,7 +96,7 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
     let copy = tempfile::tempdir().map_err(failed("make a copy of"))?;
     lay_out(&found, &database, copy.path()).map_err(failed("make a copy of"))?;
     let mut verified = Verified { is_read: true, ..Verified::default() };
-    let (mut flushed, mut last_term) = (0, 0);
+    let (mut flushed, mut last_term, mut hashes) = (0, 0, BTreeMap::new());
     // Without threads of its own the database only reads.
     let opened = Database::builder(copy.path()).worker_threads_unchecked(0).open();
     match opened {
@@ -80,13 +105,17 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
             for (number, sealed) in seal.keyspaces.iter().filter(|(number, _)| **number != NAMES) {
                 let folder = keyspace_folder(&database, *number);
                 match verified.read(&db, &sealed.name, &folder, seal.flushed) {
-                    Ok((entry, term)) => (flushed, last_term) = (flushed.max(entry), last_term.max(term)),
+                    Ok((entry, term, hash)) => {
+                        (flushed, last_term) = (flushed.max(entry), last_term.max(term));
+                        hashes.insert(sealed.name.as_str(), hash);
+                    }
                     Err(error) => verified.report(&folder, format!("it cannot be read: {error}")),
                 }
             }
         }
     }
     if verified.damages.is_empty() {
+        verified.state = Some(StateHash { entry: flushed, hash: of_all(&hashes) });
         let sealed = LogSeal { last: seal.log.last.max(flushed), ..seal.log };
         let expected = Expected { first: flushed + 1, sealed };
         let read = log::read(&log, &expected, |_, bytes| {
@@ -98,6 +127,17 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
         verified.damages.extend(seal.lacks(last_term, path));
     }
     Ok(verified)
+}
+
+/// Returns the hash of the documents, given those of their keyspaces.
+fn of_all(hashes: &BTreeMap<&str, u128>) -> u128 {
+    let mut all = Xxh3::new();
+    for name in DOCUMENTS {
+        // An older directory lacks a keyspace that has nothing in it yet.
+        let hash = hashes.get(name).copied().unwrap_or_else(|| Xxh3::new().digest128());
+        all.update(&hash.to_be_bytes());
+    }
+    all.digest128()
 }
 
 /// Lays out a database with the same content at `copy`.
@@ -133,13 +173,25 @@ impl Verified {
     }
 
     /// Reads and decodes everything in a keyspace. Returns the last entry of the log that the database has, and its
-    /// term, if they are said there.
-    fn read(&mut self, db: &Database, name: &str, folder: &Path, sealed: u64) -> Result<(u64, u64), fjall::Error> {
+    /// term, if they are said there, and the hash of all keys and values.
+    fn read(
+        &mut self,
+        db: &Database,
+        name: &str,
+        folder: &Path,
+        sealed: u64,
+    ) -> Result<(u64, u64, u128), fjall::Error> {
         let keyspace = db.keyspace(name, KeyspaceCreateOptions::default)?;
         let snapshot = db.snapshot();
         let (mut last_write, mut last_entry, mut last_term) = (0, 0, 0);
+        let mut hash = Xxh3::new();
         for entry in snapshot.iter(&keyspace) {
             let (key, value) = entry.into_inner()?;
+            for part in [&key, &value] {
+                // With their lengths, so that no bytes of one can pass for those of the next.
+                hash.update(&(part.len() as u64).to_be_bytes());
+                hash.update(part);
+            }
             let decoded = match name {
                 "live" | "done" => {
                     self.jobs += 1;
@@ -185,6 +237,6 @@ impl Verified {
         if name == "meta" && last_write < sealed {
             self.report(folder, format!("it ends with write {last_write}, and write {sealed} was made"));
         }
-        Ok((last_entry, last_term))
+        Ok((last_entry, last_term, hash.digest128()))
     }
 }
