@@ -17,3 +17,4 @@ mod resize;
 mod schedules;
 mod sharing;
 mod site;
+mod ways;

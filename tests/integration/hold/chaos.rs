@@ -39,7 +39,15 @@ const TROUBLE_MS: std::ops::Range<u64> = 300..4_000;
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_on_the_embedded_store_whatever_happens() {
     let seed = seed::any();
-    keeps_promises(Site::embedded().await, seed, &[Trouble::Kill, Trouble::Stop, Trouble::Freeze]).await;
+    let site = Site::embedded(&ONE_CLOCK).await;
+    keeps_promises(site, seed, &[Trouble::Kill, Trouble::Stop, Trouble::Freeze]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn promises_are_kept_by_three_members_whatever_happens() {
+    let seed = seed::any();
+    let troubles = [Trouble::Kill, Trouble::Stop, Trouble::Freeze, Trouble::Partition];
+    keeps_promises(Site::members(&ONE_CLOCK).await, seed, &troubles).await.end_equal().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,7 +62,7 @@ async fn promises_are_kept_by_three_managers_on_elasticsearch_whatever_happens()
 }
 
 /// Makes one trouble after the other under load, and looks whether every promise was kept.
-async fn keeps_promises(mut site: Site, seed: u64, troubles: &[Trouble]) {
+async fn keeps_promises(mut site: Site, seed: u64, troubles: &[Trouble]) -> Site {
     let mut random = StdRng::seed_from_u64(seed);
     let seconds = std::env::var(SECONDS).map(|text| Duration::from_secs(text.parse().expect("seconds")));
     let until = Instant::now() + seconds.unwrap_or(SHORT);
@@ -86,6 +94,7 @@ async fn keeps_promises(mut site: Site, seed: u64, troubles: &[Trouble]) {
     let often = |trouble: &Trouble| (*trouble, made.iter().filter(|made| *made == trouble).count());
     let made: Vec<(Trouble, usize)> = troubles.iter().map(often).collect();
     println!("{} jobs, {} refused completions, {made:?}", load.ledger.completions(), load.ledger.refusals());
+    site
 }
 
 /// The number of jobs, as the server counts them; `None` when it cannot count them now.
