@@ -24,7 +24,7 @@ use rand::RngExt;
 mod crash;
 mod damage;
 mod full;
-mod trace;
+pub(crate) mod trace;
 
 /// Where the process that writes finds its data directory.
 const WRITER_DIRECTORY: &str = "LEASEHOLD_TEST_WRITER_DIRECTORY";

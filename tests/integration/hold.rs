@@ -2,6 +2,7 @@
 
 mod addresses;
 mod chaos;
+mod disks;
 mod duplicates;
 mod faults;
 mod kill;
@@ -14,6 +15,7 @@ mod outage;
 mod race;
 mod recovery;
 mod resize;
+mod rolling;
 mod schedules;
 mod sharing;
 mod site;

@@ -18,18 +18,14 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The program, with arguments, in a directory, and with no settings but those given.
 pub(crate) fn leasehold<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>) -> Command {
-    with_program(Path::new(PROGRAM), directory, arguments)
+    with_program(PROGRAM, directory, arguments)
 }
 
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 
-/// The same with another build of the program.
-pub(crate) fn with_program<S: AsRef<OsStr>>(
-    program: &Path,
-    directory: &Path,
-    arguments: impl IntoIterator<Item = S>,
-) -> Command {
+/// The same with another build of the program, or one that starts it.
+fn with_program<S: AsRef<OsStr>>(program: &str, directory: &Path, arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEASEHOLD_")) {
         command.env_remove(name);
@@ -142,7 +138,8 @@ pub(crate) enum Engine {
 
 /// `leasehold serve` or `leasehold monitor` on a port of its own, to be killed and started again. Killed when dropped.
 pub(crate) struct Server {
-    program: PathBuf,
+    /// The program, or a command that runs it.
+    program: Vec<String>,
     process: Started,
     arguments: Vec<String>,
     log: PathBuf,
@@ -196,13 +193,13 @@ impl Server {
     }
 
     fn begin_as(command: &str, options: &[&str], engine: Engine, log: &Path) -> Self {
-        Self::begin_at(servers::ports::free(), command, options, engine, log)
+        Self::begin_at(servers::ports::free(), PROGRAM, &[&[command], options].concat(), engine, log)
     }
 
-    /// Starts a process that serves at this port, and does not wait for it.
-    pub(crate) fn begin_at(port: u16, command: &str, options: &[&str], engine: Engine, log: &Path) -> Self {
+    /// Starts a process of a build of the program that serves at this port, and does not wait for it.
+    pub(crate) fn begin_at(port: u16, program: &str, arguments: &[&str], engine: Engine, log: &Path) -> Self {
         let address = format!("127.0.0.1:{port}");
-        let mut arguments = [&[command, "--listen", &address], options].concat();
+        let mut arguments = [arguments, &["--listen", &address]].concat();
         let directory;
         match &engine {
             Engine::Embedded(data) => {
@@ -216,7 +213,7 @@ impl Server {
         }
         let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
         let url = format!("http://{address}");
-        let program = PathBuf::from(PROGRAM);
+        let program = vec![program.to_owned()];
         Self { process: spawn(&program, &arguments, log), program, arguments, log: log.to_owned(), url }
     }
 
@@ -225,9 +222,9 @@ impl Server {
         self.process = spawn(&self.program, &self.arguments, &self.log);
     }
 
-    /// Is started with another build of the program from its next start on.
-    pub(crate) fn is_to_run(&mut self, program: &Path) {
-        program.clone_into(&mut self.program);
+    /// Is started with another build of the program from its next start on, or with a command that runs it.
+    pub(crate) fn is_to_run(&mut self, program: Vec<String>) {
+        self.program = program;
     }
 
     /// SIGTERM; waits until the process has ended, and returns its exit status. It can be started again.
@@ -297,11 +294,12 @@ impl Server {
     }
 }
 
-fn spawn(program: &Path, arguments: &[String], log: &Path) -> Started {
+fn spawn(program: &[String], arguments: &[String], log: &Path) -> Started {
     let output = File::options().create(true).append(true).open(log).expect("the log can be written");
     let errors = output.try_clone().expect("a second handle");
     let directory = log.parent().expect("a directory");
-    Started::of(with_program(program, directory, arguments).stdout(output).stderr(errors))
+    let arguments = program[1..].iter().chain(arguments);
+    Started::of(with_program(&program[0], directory, arguments).stdout(output).stderr(errors))
 }
 
 /// Waits for something that another process does.

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
+use super::site::{Site, Trouble};
 use crate::program::{Engine, Server};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers;
@@ -316,6 +317,28 @@ pub(super) async fn disturb(servers: &mut [Server], [killed, frozen, thawed]: [u
     servers[2].signal(Signal::SIGSTOP);
     at(thawed).await;
     servers[2].signal(Signal::SIGCONT);
+}
+
+/// Has everything befall members, the leader above all.
+pub(super) async fn disturb_members(site: &mut Site) {
+    for trouble in [Trouble::Kill, Trouble::Freeze, Trouble::Partition] {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let leader = site.a_leader().await;
+        site.make(trouble, leader, Duration::from_millis(2_500)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_limit_is_exceeded_by_members_that_are_killed_frozen_and_parted() {
+    let mut site = Site::members(&OPTIONS).await;
+    set_limits(&site.servers[0].url()).await;
+    submit(&site.servers[0].url()).await;
+    let workers = all_at_work(&Arc::new(site.urls()));
+    disturb_members(&mut site).await;
+    let all = tokio::time::timeout(DONE_WITHIN, join_all(workers)).await.expect("all jobs end in time");
+    all.into_iter().for_each(|ended| ended.expect("a worker ends well"));
+    check(&site.servers[0].url()).await;
+    site.end_equal().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use super::limits::{DONE_WITHIN, OPTIONS, WORKERS, all_have_ended, disturb, managers, work};
+use super::limits::{DONE_WITHIN, OPTIONS, WORKERS, all_have_ended, disturb, disturb_members, managers, work};
+use super::site::Site;
 use crate::program::{Engine, Server};
 
 const KEYS: usize = 12;
@@ -170,6 +171,14 @@ async fn no_order_is_changed_by_managers_that_are_killed_frozen_and_cut_off() {
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
     let accepted = run(urls, async || disturb(&mut servers, [1_000, 2_500, 7_000]).await).await;
     check(&servers[0].url(), accepted).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_order_is_changed_by_members_that_are_killed_frozen_and_parted() {
+    let mut site = Site::members(&OPTIONS).await;
+    let accepted = run(site.urls(), async || disturb_members(&mut site).await).await;
+    check(&site.servers[0].url(), accepted).await;
+    site.end_equal().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

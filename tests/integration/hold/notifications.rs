@@ -1,43 +1,41 @@
 //! Servers are killed while jobs end and a receiver fails: whoever asked to be told is told of every one.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use leasehold::client::Client;
 use leasehold::executor::webhook::Secret;
 use leasehold::job::EventName;
 use leasehold::wire::{ClaimJobs, CompleteJob, SubmitJob, Subscribe};
-use tempfile::TempDir;
 
+use super::site::{Site, Trouble};
 use crate::notify::receiver::{Receiver, machine_time};
-use crate::program::{Engine, Server};
-use crate::servers;
 
 /// How often the server is killed, and how many jobs end in between.
 const KILLS: usize = 3;
 const JOBS_BETWEEN: usize = 20;
 
+const OPTIONS: [&str; 1] = ["--allow-private-targets"];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_notification_is_lost_when_the_embedded_server_is_killed() {
-    let directory = TempDir::new().expect("a directory");
-    let engine = Engine::Embedded(directory.path().join("data"));
-    every_end_is_told(engine, &directory).await;
+    every_end_is_told(Site::embedded(&OPTIONS).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_notification_is_lost_when_the_member_that_leads_is_killed() {
+    every_end_is_told(Site::members(&OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_notification_is_lost_when_a_server_on_elasticsearch_is_killed() {
-    let directory = TempDir::new().expect("a directory");
-    let elasticsearch = servers::elasticsearch().await;
-    let engine =
-        Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: servers::fresh_prefix("notify") };
-    every_end_is_told(engine, &directory).await;
+    every_end_is_told(Site::elasticsearch("notify", &OPTIONS).await).await;
 }
 
-async fn every_end_is_told(engine: Engine, directory: &TempDir) {
-    let log = directory.path().join("server.log");
-    let mut server = Server::start_as("serve", &["--allow-private-targets"], engine, &log).await;
+async fn every_end_is_told(mut site: Site) {
     let receiver = Receiver::listening().await;
-    let client = Client::new(&server.url(), None).expect("a client");
+    let client = Client::with_servers(&site.urls(), None).expect("a client");
     let subscribed = client
         .subscribe(&Subscribe {
             url: receiver.url(),
@@ -69,7 +67,8 @@ async fn every_end_is_told(engine: Engine, directory: &TempDir) {
             ended.insert(claimed.id.into_owned());
         }
         // Right after the last acknowledged end: some of them are told of, some are under way, some still in an outbox.
-        server.kill_and_restart().await;
+        let victim = site.first().await;
+        site.make(Trouble::Kill, victim, Duration::ZERO).await;
     }
     receiver.until(|receiver| receiver.told().len() >= ended.len(), || {}).await;
     let told: BTreeSet<String> = receiver.told().into_iter().map(|(id, _)| id).collect();
@@ -77,5 +76,7 @@ async fn every_end_is_told(engine: Engine, directory: &TempDir) {
     for delivered in receiver.came() {
         delivered.verified(&secret, machine_time());
     }
-    assert!(server.counter("leasehold_notifications_dead_total").await < 1.0, "there is no dead letter");
+    for server in &site.servers {
+        assert!(server.counter("leasehold_notifications_dead_total").await < 1.0, "there is no dead letter");
+    }
 }

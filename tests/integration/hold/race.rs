@@ -8,6 +8,7 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::site::Site;
 use crate::program::{Engine, Server};
 use crate::servers;
 
@@ -33,6 +34,20 @@ async fn clients_racing_on_three_managers_claim_every_job_exactly_once() {
         async move { Server::start(engine, &log).await }
     });
     let managers: Vec<Server> = join_all(starts).await;
+    every_job_is_claimed_once(&managers).await;
+    for manager in &managers {
+        assert!(manager.counter("leasehold_claims_total").await > 0.0, "each manager hands out some");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_racing_on_three_members_claim_every_job_exactly_once() {
+    let site = Site::members(&[]).await;
+    every_job_is_claimed_once(&site.servers).await;
+    site.end_equal().await;
+}
+
+async fn every_job_is_claimed_once(managers: &[Server]) {
     submit(&managers[0]).await;
 
     let claims: Arc<Claims> = Arc::default();
@@ -50,8 +65,7 @@ async fn clients_racing_on_three_managers_claim_every_job_exactly_once() {
     for (id, owners) in claims {
         assert!(matches!(owners.as_slice(), [(1, _)]), "job {id} was claimed by {owners:?}");
     }
-    for manager in &managers {
-        assert!(manager.counter("leasehold_claims_total").await > 0.0, "each manager hands out some");
+    for manager in managers {
         let log = manager.log();
         // Of a store that is slow for a moment a log may tell, but not of jobs.
         let is_complaint = |line: &&str| line.contains("ERROR") || line.contains("WARN");

@@ -12,11 +12,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
+use super::site::{self, ONE_CLOCK};
+use super::ways::Network;
 use crate::program::{Engine, Server, Started, leasehold, lines};
 use crate::servers;
-
-/// All processes are on one machine, which has one clock.
-const ONE_CLOCK: [&str; 2] = ["--clock-skew-ms", "0"];
 
 const JOBS: usize = 500;
 const WORKERS: usize = 5;
@@ -27,10 +26,13 @@ const BEAT_EVERY: Duration = Duration::from_millis(1_500);
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A server, its monitors where they are processes of their own, and a directory for jobs to leave traces in.
+/// A server, the others beside it, and a directory for jobs to leave traces in.
 struct Site {
     server: Server,
+    /// Its monitors where they are processes of their own, or the other members of its cluster.
     monitors: Vec<Server>,
+    /// What is between the members.
+    _network: Option<Network>,
     place: TempDir,
     http: reqwest::Client,
 }
@@ -39,12 +41,21 @@ impl Site {
     /// A server with its monitor in it.
     async fn on(engine: Engine, place: TempDir) -> Self {
         let server = Server::start_as("serve", &ONE_CLOCK, engine, &place.path().join("server.log")).await;
-        Self { server, monitors: Vec::new(), place, http: reqwest::Client::new() }
+        Self { server, monitors: Vec::new(), _network: None, place, http: reqwest::Client::new() }
     }
 
     async fn embedded() -> Self {
         let place = TempDir::new().expect("a directory");
         Self::on(Engine::Embedded(place.path().join("data")), place).await
+    }
+
+    /// Three members, of which one leads that is not the server.
+    async fn members() -> Self {
+        let site = site::Site::members(&ONE_CLOCK).await;
+        let leader = site.a_leader().await;
+        let site::Site { servers: mut monitors, network, place, .. } = site;
+        let server = monitors.remove((leader + 1) % site::MEMBERS);
+        Self { server, monitors, _network: network, place, http: reqwest::Client::new() }
     }
 
     async fn elasticsearch() -> Self {
@@ -60,7 +71,7 @@ impl Site {
         for name in ["monitor-1.log", "monitor-2.log"] {
             monitors.push(Server::start_as("monitor", &ONE_CLOCK, engine.clone(), &place.path().join(name)).await);
         }
-        Self { server, monitors, place, http: reqwest::Client::new() }
+        Self { server, monitors, _network: None, place, http: reqwest::Client::new() }
     }
 
     fn path(&self) -> &Path {
@@ -69,6 +80,19 @@ impl Site {
 
     async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
         post(&self.http, &self.server.url(), path, body).await
+    }
+
+    /// Makes the same call until it is answered otherwise than that it may not have been carried out.
+    async fn post_again(&self, path: &str, body: &Value) -> Value {
+        let mut answered = Value::Null;
+        until("an answer", async || {
+            let (status, answer) = self.post(path, body).await;
+            assert!([StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE].contains(&status), "{answer}");
+            answered = answer;
+            status == StatusCode::OK
+        })
+        .await;
+        answered
     }
 
     async fn job(&self, id: &str) -> Value {
@@ -169,15 +193,17 @@ async fn start_victim(site: &Site, name: String, owners: Owners) -> JoinHandle<(
 /// Takes jobs and completes them until all are completed.
 async fn inherit(site: &Site, name: &str, owners: &Owners, completed: &Mutex<usize>) {
     let deadline = Instant::now() + PATIENCE;
-    loop {
+    for call in 0.. {
         let done = *completed.lock().unwrap_or_else(PoisonError::into_inner);
         if done == JOBS {
             return;
         }
         assert!(Instant::now() < deadline, "only {done} jobs were completed in time");
-        let claim = json!({"worker_id": name, "queues": ["q"], "max_jobs": 50, "wait_ms": 500, "lease_ms": 600_000});
-        let (status, answer) = site.post("/v1/claims", &claim).await;
-        assert_eq!(status, StatusCode::OK, "{answer}");
+        let claim = json!({
+            "worker_id": name, "queues": ["q"], "max_jobs": 50, "wait_ms": 500, "lease_ms": 600_000,
+            "request_id": format!("{name}-{call}"),
+        });
+        let answer = site.post_again("/v1/claims", &claim).await;
         let jobs = answer["jobs"].as_array().expect("jobs");
         let items: Vec<Value> = jobs
             .iter()
@@ -187,7 +213,7 @@ async fn inherit(site: &Site, name: &str, owners: &Owners, completed: &Mutex<usi
         if items.is_empty() {
             continue;
         }
-        let (_, answer) = site.post("/v1/completions", &json!({"worker_id": name, "items": items})).await;
+        let answer = site.post_again("/v1/completions", &json!({"worker_id": name, "items": items})).await;
         let accepted = answer["items"].as_array().expect("items").iter().filter(|item| item["status"] == 200).count();
         assert_eq!(accepted, items.len(), "{answer}");
         *completed.lock().unwrap_or_else(PoisonError::into_inner) += accepted;
@@ -217,6 +243,20 @@ async fn five_hundred_jobs_outlive_their_workers_and_the_leading_monitor_on_elas
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_jobs_outlive_their_workers_and_the_embedded_server() {
     jobs_outlive_their_workers(Site::embedded().await, async |site| site.server.kill_and_restart().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_hundred_jobs_outlive_their_workers_and_the_member_that_leads() {
+    jobs_outlive_their_workers(Site::members().await, async |site| {
+        let mut leading = Vec::new();
+        for (index, member) in site.monitors.iter().enumerate() {
+            if member.counter("leasehold_member_leads").await > 0.0 {
+                leading.push(index);
+            }
+        }
+        site.monitors.remove(leading[0]).kill();
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -284,6 +324,11 @@ async fn a_worker_that_was_stopped_past_its_lease_is_not_heard_on_the_embedded_s
     a_stopped_worker_is_not_heard(Site::embedded().await).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_was_stopped_past_its_lease_is_not_heard_by_members() {
+    a_stopped_worker_is_not_heard(Site::members().await).await;
+}
+
 async fn a_stopped_worker_is_not_heard(site: Site) {
     let mut sleeper = site.worker("sleeper", "3s");
     let command = "echo $LEASEHOLD_FENCE >> started; while test -e started && ! test -e go-$LEASEHOLD_FENCE; \
@@ -299,7 +344,14 @@ async fn a_stopped_worker_is_not_heard(site: Site) {
     assert_eq!((&done["fence"], &done["result"]["stdout"]), (&json!(2), &json!("2\n")));
 
     sleeper.signal(Signal::SIGCONT);
-    until("the refusal", async || site.server.counter("leasehold_leases_lost_total").await > 0.0).await;
+    until("the refusal", async || {
+        let mut lost = 0.0;
+        for server in site.monitors.iter().chain([&site.server]) {
+            lost += server.counter("leasehold_leases_lost_total").await;
+        }
+        lost > 0.0
+    })
+    .await;
     let late = json!({"worker_id": "sleeper", "fence": 1, "result": {"stdout": "1\n"}});
     let (status, answer) = site.post("/v1/jobs/job/complete", &late).await;
     assert_eq!((status, &answer["code"]), (StatusCode::CONFLICT, &json!("lease_lost")));
@@ -346,7 +398,7 @@ async fn a_killed_workers_job_runs_elsewhere_once_its_lease_has_ended_on_elastic
     let place = TempDir::new().expect("a directory");
     // With the time that clocks may differ by default, and so compared with Elasticsearch's.
     let server = Server::start_as("serve", &[], on_elasticsearch().await, &place.path().join("server.log")).await;
-    let site = Site { server, monitors: Vec::new(), place, http: reqwest::Client::new() };
+    let site = Site { server, monitors: Vec::new(), _network: None, place, http: reqwest::Client::new() };
     until("the comparison of the clocks", async || {
         let metrics = reqwest::get(format!("{}/metrics", site.server.url())).await.expect("the server answers");
         metrics.text().await.expect("text").contains("\nleasehold_clock_offset_seconds ")
@@ -358,6 +410,11 @@ async fn a_killed_workers_job_runs_elsewhere_once_its_lease_has_ended_on_elastic
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_workers_job_runs_elsewhere_once_its_lease_has_ended_on_the_embedded_store() {
     a_job_runs_elsewhere(Site::embedded().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_workers_job_runs_elsewhere_once_its_lease_has_ended_on_members() {
+    a_job_runs_elsewhere(Site::members().await).await;
 }
 
 async fn a_job_runs_elsewhere(site: Site) {

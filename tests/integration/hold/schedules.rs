@@ -8,11 +8,9 @@ use leasehold::clock::{Clock as _, SystemClock, Timestamp};
 use leasehold::scheduler::{BackfillReport, DueTime, Outcome};
 use leasehold::wire::BackfillSchedule;
 use serde_json::json;
-use tempfile::TempDir;
 
+use super::site::{Site, Trouble};
 use crate::notify::receiver::Receiver;
-use crate::program::{Engine, Server};
-use crate::servers;
 
 const KILLS: usize = 8;
 const SCHEDULES: usize = 30;
@@ -23,42 +21,40 @@ const LIFE_MS: std::ops::Range<u64> = 200..2_000;
 /// How long what was due until the last kill may take to be called.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+const OPTIONS: [&str; 1] = ["--allow-private-targets"];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_embedded_server_calls_at_every_due_time_over_kills_and_has_one_trigger_for_each() {
-    let directory = TempDir::new().expect("a directory");
-    let engine = Engine::Embedded(directory.path().join("data"));
-    every_due_time_is_called_over_kills(engine, &directory).await;
+    every_due_time_is_called_over_kills(Site::embedded(&OPTIONS).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_call_at_every_due_time_over_kills_and_have_one_trigger_for_each() {
+    every_due_time_is_called_over_kills(Site::members(&OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_on_elasticsearch_calls_at_every_due_time_over_kills_and_has_one_trigger_for_each() {
-    let directory = TempDir::new().expect("a directory");
-    let elasticsearch = servers::elasticsearch().await;
-    let engine =
-        Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: servers::fresh_prefix("due") };
-    every_due_time_is_called_over_kills(engine, &directory).await;
+    every_due_time_is_called_over_kills(Site::elasticsearch("due", &OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_embedded_server_backfills_each_due_time_over_kills() {
-    let directory = TempDir::new().expect("a directory");
-    let engine = Engine::Embedded(directory.path().join("data"));
-    a_backfill_is_completed_over_kills(engine, &directory).await;
+    a_backfill_is_completed_over_kills(Site::embedded(&OPTIONS).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_backfill_each_due_time_over_kills() {
+    a_backfill_is_completed_over_kills(Site::members(&OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_on_elasticsearch_backfills_each_due_time_over_kills() {
-    let directory = TempDir::new().expect("a directory");
-    let elasticsearch = servers::elasticsearch().await;
-    let prefix = servers::fresh_prefix("backfill");
-    let engine = Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix };
-    a_backfill_is_completed_over_kills(engine, &directory).await;
+    a_backfill_is_completed_over_kills(Site::elasticsearch("backfill", &OPTIONS).await).await;
 }
 
-async fn a_backfill_is_completed_over_kills(engine: Engine, directory: &TempDir) {
-    let options = ["--allow-private-targets"];
-    let mut server = Server::start_as("serve", &options, engine, &directory.path().join("server.log")).await;
-    let (client, receiver) = (Client::new(&server.url(), None).expect("a client"), Receiver::listening().await);
+async fn a_backfill_is_completed_over_kills(mut site: Site) {
+    let (client, receiver) = (Client::with_servers(&site.urls(), None).expect("a client"), Receiver::listening().await);
     let schedule = json!({
         "id": "s", "action": {"type": "http", "url": receiver.url()}, "period": {"cron": "0 * * * *"},
         "margin_of_error_ms": 3_600_000, "paused": true,
@@ -74,7 +70,8 @@ async fn a_backfill_is_completed_over_kills(engine: Engine, directory: &TempDir)
     for _ in 0..KILLS / 2 {
         // Not a wait for something: the kill's moment is what is left to chance.
         tokio::time::sleep(Duration::from_millis(rand::random_range(LIFE_MS) / 4)).await;
-        server.kill_and_restart().await;
+        let victim = site.first().await;
+        site.make(Trouble::Kill, victim, Duration::ZERO).await;
     }
     let deadline = Instant::now() + PATIENCE;
     let job = loop {
@@ -100,13 +97,11 @@ async fn a_backfill_is_completed_over_kills(engine: Engine, directory: &TempDir)
     assert_eq!(fired.count(), 744);
     let more: Vec<_> = triggers(&client).await.into_iter().filter(|(_, count)| *count != 1).collect();
     assert!(more.is_empty(), "each due time has one trigger: {more:?}");
-    assert_eq!(server.terminate(), Some(0));
+    assert!(site.servers.into_iter().all(|server| server.terminate() == Some(0)));
 }
 
-async fn every_due_time_is_called_over_kills(engine: Engine, directory: &TempDir) {
-    let options = ["--allow-private-targets"];
-    let mut server = Server::start_as("serve", &options, engine, &directory.path().join("server.log")).await;
-    let (client, receiver) = (Client::new(&server.url(), None).expect("a client"), Receiver::listening().await);
+async fn every_due_time_is_called_over_kills(mut site: Site) {
+    let (client, receiver) = (Client::with_servers(&site.urls(), None).expect("a client"), Receiver::listening().await);
     let lines: Vec<String> = (0..SCHEDULES)
         .map(|number| {
             json!({
@@ -122,7 +117,8 @@ async fn every_due_time_is_called_over_kills(engine: Engine, directory: &TempDir
         let life = Duration::from_millis(rand::random_range(LIFE_MS));
         // Not a wait for something: the kill's moment is what is left to chance.
         tokio::time::sleep(life).await;
-        server.kill_and_restart().await;
+        let victim = site.first().await;
+        site.make(Trouble::Kill, victim, Duration::ZERO).await;
     }
 
     let until = SystemClock::default().now();
@@ -146,7 +142,7 @@ async fn every_due_time_is_called_over_kills(engine: Engine, directory: &TempDir
     for ((schedule, due_at), count) in triggers(&client).await {
         assert_eq!(count, 1, "{schedule} at {due_at} has more than one trigger");
     }
-    assert_eq!(server.terminate(), Some(0));
+    assert!(site.servers.into_iter().all(|server| server.terminate() == Some(0)));
 }
 
 /// The due times of a schedule until a moment, once what has become of each is decided.

@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
 
 use super::ways::{Network, Passage, Shape};
-use crate::program::{DEADLINE, Engine, Server, run};
+use crate::program::{DEADLINE, Engine, PROGRAM, Server, run};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers::{self, Cluster};
 
@@ -29,6 +29,8 @@ pub(super) const MEMBERS: usize = 3;
 const SECRET: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 /// Of so many partitions one finds a member killed.
 const KILLED_ONE_IN: u32 = 4;
+/// How long others may take to elect another leader.
+const ELECTED_WITHIN: Duration = Duration::from_secs(10);
 /// How long one question about the cluster may take.
 const ASKED_WITHIN: Duration = Duration::from_secs(2);
 /// All processes are on one machine, which has one clock.
@@ -92,6 +94,11 @@ impl Site {
     /// Three servers that are the members of one cluster. Each reaches each other one over a way of its own; clients
     /// reach all of them at their own addresses.
     pub(super) async fn members(options: &[&str]) -> Self {
+        Self::members_of(&[PROGRAM; MEMBERS], options).await
+    }
+
+    /// The same, each with its own build of the program.
+    pub(super) async fn members_of(programs: &[&str; MEMBERS], options: &[&str]) -> Self {
         let mut site = Self::empty();
         let ports = [(); MEMBERS].map(|()| servers::ports::free());
         let network = Network::between(&ports).await;
@@ -102,10 +109,12 @@ impl Site {
             };
             let peers = (0..MEMBERS).map(url).collect::<Vec<_>>().join(",");
             let number = (member + 1).to_string();
-            let own = ["--cluster-name", "hold", "--member", &number, "--peers", &peers, "--cluster-secret", SECRET];
+            let own =
+                ["serve", "--cluster-name", "hold", "--member", &number, "--peers", &peers, "--cluster-secret", SECRET];
             let log = site.place.path().join(format!("member-{number}.log"));
             let engine = Engine::Embedded(site.data(member));
-            site.servers.push(Server::begin_at(port, "serve", &[&own, options].concat(), engine, &log));
+            let arguments = [&own, options].concat();
+            site.servers.push(Server::begin_at(port, programs[member], &arguments, engine, &log));
         }
         site.network = Some(network);
         site.are_ready().await;
@@ -257,6 +266,11 @@ impl Site {
         }
     }
 
+    /// Returns the server that does the work: the member that leads, or the only one.
+    pub(super) async fn first(&self) -> usize {
+        if self.network.is_some() { self.a_leader().await } else { 0 }
+    }
+
     /// Waits until all members have applied the same entries, and nothing but these is committed. Returns the number of
     /// the last one.
     pub(super) async fn caught_up(&self) -> u64 {
@@ -273,6 +287,38 @@ impl Site {
             }
             assert!(Instant::now() < deadline, "the members do not come to the same in time: {standings:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until a member has applied all that was committed before this was called.
+    pub(super) async fn has_caught_up(&self, member: usize) {
+        let deadline = Instant::now() + DEADLINE;
+        let committed = self.standings().await.iter().flatten().map(|status| status.committed).max();
+        loop {
+            let standing = self.standings().await.swap_remove(member);
+            if standing.as_ref().map(|status| status.applied) >= committed {
+                return;
+            }
+            assert!(Instant::now() < deadline, "member {member} has not caught up in time: {standing:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Parts whoever leads from the others until this member leads.
+    pub(super) async fn have_lead(&self, member: usize) {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let leader = self.a_leader().await;
+            if leader == member {
+                return;
+            }
+            assert!(Instant::now() < deadline, "member {member} does not lead in time");
+            self.network().set_around(leader, Passage::Refused);
+            let until = Instant::now() + ELECTED_WITHIN;
+            while self.leader().await.is_none_or(|now| now == leader) && Instant::now() < until {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            self.network().open();
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::program::DEADLINE;
 use crate::servers::ports;
 
 /// The most bytes that are under way at once in one direction of a connection.
@@ -174,7 +175,7 @@ async fn listen(mut listener: TcpListener, port: u16, upstream: u16, mut passage
                 if passage.wait_for(|passage| *passage != Passage::Refused).await.is_err() {
                     return;
                 }
-                listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is still ours to take");
+                listener = listen_again(port).await;
                 continue;
             }
         };
@@ -186,6 +187,19 @@ async fn listen(mut listener: TcpListener, port: u16, upstream: u16, mut passage
                 let _ended = connect(client, upstream, passage).await;
             });
         }
+    }
+}
+
+/// Listens at a port where nobody does any more, or will not in a moment: a process that is being started has a copy of
+/// every socket until it runs its program.
+async fn listen_again(port: u16) -> TcpListener {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match TcpListener::bind(("127.0.0.1", port)).await {
+            Ok(listener) => return listener,
+            Err(error) => assert!(Instant::now() < deadline, "port {port}: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

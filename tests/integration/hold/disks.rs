@@ -1,0 +1,108 @@
+//! The disk of one of three members is full, or fails, under load: it says so, the others go on, nothing acknowledged is
+//! lost, and the member is one of them again once it is started with a disk that is well.
+//!
+//! `strace` lets the calls fail that fail on such a disk.
+
+use std::time::{Duration, Instant};
+
+use reqwest::StatusCode;
+use serde_json::Value;
+
+use super::site::{ONE_CLOCK, Site};
+use crate::durability::trace;
+use crate::load::Load;
+use crate::program::{DEADLINE, PROGRAM};
+
+const SUBMITTERS: usize = 2;
+const WORKERS: usize = 3;
+/// Enough that the submitters go on until they are told to stop.
+const PLENTY: usize = 1_000_000;
+/// So many completions there are before the disk is bad, and with it.
+const COMPLETIONS: usize = 100;
+
+/// Calls that fail on a disk without room, and with one that cannot keep what it was given, from the so manieth of a
+/// thread on.
+const FULL: &str = "--inject=pwrite64,fdatasync,fsync:error=ENOSPC:when=150+";
+const BROKEN: &str = "--inject=fdatasync,fsync:error=EIO:when=150+";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Leader,
+    Follower,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_with_a_full_disk_holds_up_nobody() {
+    a_disk_is_bad(Role::Follower, FULL, "the disk is full").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_with_a_full_disk_gives_way_to_another() {
+    a_disk_is_bad(Role::Leader, FULL, "the disk is full").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_with_a_broken_disk_holds_up_nobody() {
+    a_disk_is_bad(Role::Follower, BROKEN, "the disk failed").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_with_a_broken_disk_gives_way_to_another() {
+    a_disk_is_bad(Role::Leader, BROKEN, "the disk failed").await;
+}
+
+async fn a_disk_is_bad(role: Role, fault: &str, says: &str) {
+    let mut site = Site::members(&ONE_CLOCK).await;
+    // Nothing is written yet: the first calls are those of the member's start.
+    let leader = site.a_leader().await;
+    let victim = match role {
+        Role::Leader => leader,
+        Role::Follower => (leader + 1) % site.servers.len(),
+    };
+    let trace = site.place.path().join("trace");
+    let strace = trace::strace(&trace, &["--daemonize", "--trace=pwrite64,fdatasync,fsync", fault]);
+    let strace = strace.into_iter().map(|part| part.into_string().expect("text"));
+    let server = &mut site.servers[victim];
+    server.stop();
+    server.is_to_run(strace.chain([PROGRAM.to_owned()]).collect());
+    server.start_again();
+    server.ready().await;
+    if role == Role::Leader {
+        site.have_lead(victim).await;
+    }
+
+    let load = Load::on(site.urls());
+    let workers = (0..WORKERS).map(|name| load.worker(name, 3)).collect();
+    let submitters = (0..SUBMITTERS).map(|name| load.submitter(name, PLENTY)).collect();
+    let said = says_of_itself(&site, victim).await;
+    assert!(said.contains(says), "{said}");
+    let before = load.ledger.completions();
+    load.ledger.completions_beyond(before + COMPLETIONS).await;
+    assert_ne!(site.a_leader().await, victim);
+
+    let server = &mut site.servers[victim];
+    server.kill();
+    server.is_to_run(vec![PROGRAM.to_owned()]);
+    server.start_again();
+    server.ready().await;
+    site.has_caught_up(victim).await;
+    let before = load.ledger.completions();
+    load.ledger.completions_beyond(before + COMPLETIONS).await;
+    load.stop_submitting();
+    load.finish(submitters, workers).await;
+    site.end_equal().await;
+}
+
+/// Waits until a member says that it is not well, and returns what it says.
+async fn says_of_itself(site: &Site, member: usize) -> String {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let answer = reqwest::get(format!("{}/livez", site.servers[member].url())).await.expect("the member answers");
+        if answer.status() != StatusCode::OK {
+            let problem: Value = answer.json().await.expect("JSON");
+            return problem["detail"].as_str().expect("a reason").to_owned();
+        }
+        assert!(Instant::now() < deadline, "it is well: {}", site.servers[member].log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
