@@ -45,6 +45,8 @@ pub(super) struct Engine {
     pub(super) ticks: AtomicU64,
     /// The number of the first entry that the log has.
     first: Arc<AtomicU64>,
+    /// Whether there was no room for the last entry.
+    is_out_of_room: AtomicBool,
     turn: Mutex<()>,
     limits: FlushLimits,
     /// What a crash has cut short at the end of the log, and opening has cut off.
@@ -73,8 +75,22 @@ impl Engine {
     ) -> Self {
         let (published, log, member) = (RwLock::new(published), Mutex::new(log), Mutex::new(member));
         let (agreed, turn) = (Agreed::default(), Mutex::new(()));
-        let (gives_way, ticks) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { published, disk, log, member, exchange, agreed, gives_way, ticks, first, turn, limits, dropped }
+        let (gives_way, ticks, is_out_of_room) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
+        Self {
+            published,
+            disk,
+            log,
+            member,
+            exchange,
+            agreed,
+            gives_way,
+            ticks,
+            first,
+            is_out_of_room,
+            turn,
+            limits,
+            dropped,
+        }
     }
 
     /// Begins the next term of a group of one: durable before any version of it is given out, so that none is ever
@@ -154,6 +170,7 @@ impl Engine {
         }
         let proposed = member.propose(term, entry, &mut self.durable());
         let (number, progress) = proposed.map_err(|error| self.not_written(error))?;
+        self.is_out_of_room.store(false, Ordering::Relaxed);
         self.agreed.propose(number, term);
         self.hand_on(&member, progress);
         drop(member);
@@ -242,6 +259,12 @@ impl Engine {
         match error {
             ProposeError::Deposed | ProposeError::Changing => {
                 CommitError::Refused(StoreError::Unavailable(error.to_string()))
+            }
+            // What was kept did not help, and another member may have room: it leads once this one has left.
+            ProposeError::Append(AppendError::Full(error))
+                if self.is_out_of_room.swap(true, Ordering::Relaxed) && self.exchange.is_some() =>
+            {
+                CommitError::Failed(self.disk.stopped(error))
             }
             ProposeError::Append(AppendError::Full(error)) => CommitError::Refused(self.disk.give_room(&error)),
             ProposeError::Append(AppendError::Failed(error)) => CommitError::Failed(self.disk.stopped(error)),
