@@ -22,7 +22,7 @@ const COMPLETIONS: usize = 100;
 
 /// Calls that fail on a disk without room, and with one that cannot keep what it was given, from the so manieth of a
 /// thread on.
-const FULL: &str = "--inject=pwrite64,fdatasync,fsync:error=ENOSPC:when=150+";
+const FULL: &str = "--inject=pwrite64:error=ENOSPC:when=150+";
 const BROKEN: &str = "--inject=fdatasync,fsync:error=EIO:when=150+";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
