@@ -13,8 +13,8 @@ const HOW_IT_WORKS: &str = "\
 Stop the server first. Nothing in the directory is changed. Every file is compared with its checksum, and every record \
 is read, for which up to 200 MB are copied to the directory for temporary files ($TMPDIR).
 
-The state is a hash of all jobs, records and schedules in the database, as of an entry of the log. Members of a cluster \
-that are stopped after the same entry have the same one.
+The state is a hash of all jobs, records and schedules in the database, as of an entry of the log. Members of a \
+cluster that are stopped after the same entry have the same one.
 
 Exit status: 0 when everything is as it was written, 1 when something is damaged or could not be checked.
 

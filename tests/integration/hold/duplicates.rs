@@ -10,6 +10,7 @@ mod tally;
 mod textbook;
 mod worker;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,7 @@ use crate::{seed, servers};
 /// The number of jobs.
 const JOBS: &str = "LEASEHOLD_DUPLICATES_JOBS";
 const FEW: usize = 1_000;
+const FEWER: usize = 300;
 /// So many claims there are at least, so that troubles find them at everything.
 const CLAIMS: usize = 250;
 /// The most jobs in a claim, and in a submission.
@@ -43,6 +45,8 @@ const LASTS_MS: std::ops::Range<u64> = 500..8_000;
 /// For how long no job at all may end, and a question may find no answer.
 const PATIENCE: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long one question may take at a member that may be cut off.
+const ASKED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Gives a job away as soon as its lease is over, as the textbook does.
 const WITHOUT_GRACE: [&str; 2] = ["--orphan-grace-ms", "0"];
@@ -54,7 +58,7 @@ enum Hit {
     /// A manager, or the textbook's monitor.
     ServiceKilled,
     ServiceFrozen,
-    /// One of the ways to Elasticsearch is interrupted.
+    /// One of the ways to Elasticsearch is interrupted, or members are parted.
     Outage,
 }
 
@@ -78,15 +82,15 @@ trait Service {
     /// The number of answers that it spoiled.
     fn spoiled(&self) -> u64;
 
-    /// Where its jobs are.
-    fn index(&self) -> &Index;
+    /// The number of jobs that have not ended, as they were a moment ago.
+    async fn left(&self) -> usize;
 
     /// Makes what befalls others than workers.
     async fn suffer(&mut self, hit: Hit, victim: usize, lasts: Duration);
 }
 
-fn jobs() -> usize {
-    std::env::var(JOBS).map_or(FEW, |text| text.parse().expect("a number of jobs"))
+fn jobs(few: usize) -> usize {
+    std::env::var(JOBS).map_or(few, |text| text.parse().expect("a number of jobs"))
 }
 
 fn name(number: usize) -> String {
@@ -105,7 +109,7 @@ async fn withstand(service: &mut impl Service, crew: &mut Crew, seed: u64) {
     let mut progress = Progress::default();
     service.lie(true);
     loop {
-        let left = service.index().left().await;
+        let left = service.left().await;
         progress.see(left);
         let missing = HITS.iter().find(|hit| !made.contains(*hit));
         if left == 0 && missing.is_none() {
@@ -125,8 +129,8 @@ async fn withstand(service: &mut impl Service, crew: &mut Crew, seed: u64) {
     }
     service.lie(false);
     // A search may have shown what was so a moment ago.
-    while service.index().left().await > 0 {
-        progress.see(service.index().left().await);
+    while service.left().await > 0 {
+        progress.see(service.left().await);
         tokio::time::sleep(PAUSE).await;
     }
     let often = |hit: Hit| made.iter().filter(|made| **made == hit).count();
@@ -212,17 +216,26 @@ struct Managers {
     site: Site,
     /// Between the workers and each manager: answers are lost there too.
     fronts: Vec<FaultProxy>,
-    index: Index,
+    /// `None` where they are members of a cluster, which are asked themselves.
+    index: Option<Index>,
     http: Client,
 }
 
 impl Managers {
-    async fn start(seed: u64) -> Self {
-        let options = [ONE_CLOCK, WITHOUT_GRACE].concat();
+    async fn on_elasticsearch(seed: u64) -> Self {
         let site = Site::before_elasticsearch(seed, None).await;
         let prefix = servers::fresh_prefix("duplicates");
-        let site = site.with_managers(&prefix, &options).await;
+        let site = site.with_managers(&prefix, &[ONE_CLOCK, WITHOUT_GRACE].concat()).await;
         let index = Index::new(&format!("{prefix}jobs"), ["available", "running"]).await;
+        Self::behind_fronts(site, Some(index), seed).await
+    }
+
+    async fn members(seed: u64) -> Self {
+        let site = Site::members(&[ONE_CLOCK, WITHOUT_GRACE].concat()).await;
+        Self::behind_fronts(site, None, seed).await
+    }
+
+    async fn behind_fronts(site: Site, index: Option<Index>, seed: u64) -> Self {
         let mut fronts = Vec::new();
         for (number, server) in site.servers.iter().enumerate() {
             let faults = site::lies(seed.wrapping_add(1_000 + number as u64));
@@ -252,7 +265,21 @@ impl Managers {
             let accepted = |item: &Value| item["status"] == 201 || item["status"] == 200;
             assert!(answer["items"].as_array().expect("items").iter().all(accepted), "{answer}");
         }
-        self.index.refresh().await;
+        if let Some(index) = &self.index {
+            index.refresh().await;
+        }
+    }
+
+    /// Asks whichever member answers how many jobs have not ended.
+    async fn left_at_members(&self) -> usize {
+        let (urls, tries) = (self.site.urls(), Cell::new(0));
+        let request = || {
+            let url = &urls[tries.replace(tries.get() + 1) % urls.len()];
+            let call = self.http.get(format!("{url}/v1/jobs/count")).timeout(ASKED_WITHIN);
+            call.query(&[("kql", "state: (available or running)")])
+        };
+        let left = asked(request).await["total"].as_u64().expect("a number");
+        usize::try_from(left).expect("few enough")
     }
 
     /// Compares every job, as the store has it in the end, with what the workers wrote down.
@@ -312,14 +339,18 @@ impl Service for Managers {
         proxies.map(|proxy| proxy.counts().spoiled()).sum()
     }
 
-    fn index(&self) -> &Index {
-        &self.index
+    async fn left(&self) -> usize {
+        match &self.index {
+            Some(index) => index.left().await,
+            None => self.left_at_members().await,
+        }
     }
 
     async fn suffer(&mut self, hit: Hit, victim: usize, lasts: Duration) {
         let trouble = match hit {
             Hit::ServiceKilled => Trouble::Kill,
             Hit::ServiceFrozen => Trouble::Freeze,
+            _ if self.index.is_none() => Trouble::Partition,
             _ => Trouble::Outage,
         };
         self.site.make(trouble, victim, lasts).await;
@@ -378,8 +409,8 @@ impl Service for ByTextbook {
         self.site.proxies.iter().flatten().map(|proxy| proxy.counts().spoiled()).sum()
     }
 
-    fn index(&self) -> &Index {
-        &self.index
+    async fn left(&self) -> usize {
+        self.index.left().await
     }
 
     async fn suffer(&mut self, hit: Hit, victim: usize, lasts: Duration) {
@@ -397,12 +428,27 @@ async fn no_completion_is_acknowledged_twice_and_no_job_is_lost_whatever_happens
     if let Some(orders) = Orders::of_this_process() {
         return orders.carry_out().await;
     }
-    let (seed, jobs) = (seed::any(), jobs());
-    let mut managers = Managers::start(seed).await;
+    let seed = seed::any();
+    nothing_is_lost_or_ends_twice(TEST, Managers::on_elasticsearch(seed).await, jobs(FEW), seed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_completion_is_acknowledged_twice_and_no_job_is_lost_by_members_whatever_happens() {
+    const TEST: &str =
+        "hold::duplicates::no_completion_is_acknowledged_twice_and_no_job_is_lost_by_members_whatever_happens";
+    if let Some(orders) = Orders::of_this_process() {
+        return orders.carry_out().await;
+    }
+    let seed = seed::any();
+    let managers = Managers::members(seed).await;
+    nothing_is_lost_or_ends_twice(TEST, managers, jobs(FEWER), seed).await.site.end_equal().await;
+}
+
+async fn nothing_is_lost_or_ends_twice(test: &'static str, mut managers: Managers, jobs: usize, seed: u64) -> Managers {
     managers.submit(jobs).await;
     let urls: Vec<String> = managers.fronts.iter().map(FaultProxy::url).collect();
     let place = managers.site.place.path().to_owned();
-    let mut crew = Crew::start(TEST, &Role::Leasehold, &urls, &place, batch(jobs), seed);
+    let mut crew = Crew::start(test, &Role::Leasehold, &urls, &place, batch(jobs), seed);
     withstand(&mut managers, &mut crew, seed).await;
     let tally = Tally::of(crew.end(&place));
     let counts = tally.counts();
@@ -410,6 +456,7 @@ async fn no_completion_is_acknowledged_twice_and_no_job_is_lost_whatever_happens
     let violations = managers.check(jobs, &tally).await;
     assert!(violations.is_empty(), "{} violations, such as {:#?}", violations.len(), &violations[..1]);
     assert_eq!((counts.jobs_acknowledged_twice, counts.jobs_overlapping_in_lease), (0, 0));
+    managers
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -428,7 +475,7 @@ async fn work_by_textbook(test: &'static str, checks_owner: bool) {
     if let Some(orders) = Orders::of_this_process() {
         return orders.carry_out().await;
     }
-    let (seed, jobs) = (seed::any(), jobs());
+    let (seed, jobs) = (seed::any(), jobs(FEW));
     let mut textbook = ByTextbook::start(test, seed).await;
     textbook.submit(jobs).await;
     let role = Role::Textbook { index: textbook.name.clone(), checks_owner };
