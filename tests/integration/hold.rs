@@ -19,4 +19,5 @@ mod rolling;
 mod schedules;
 mod sharing;
 mod site;
+mod stale;
 mod ways;

@@ -94,8 +94,22 @@ impl Manager {
                 break;
             }
         }
+        self.confirm_refusals(&mut items).await;
         let contended = || Err(ManagerError::Contended { tries: MAX_TRIES });
         items.into_iter().map(|item| item.outcome.unwrap_or_else(contended)).collect()
+    }
+
+    /// Refuses nothing on what was read from a store that others have written to since: who writes finds out by that,
+    /// and who is refused would take it for an answer.
+    async fn confirm_refusals(&self, items: &mut [Item]) {
+        let rests_on_a_read =
+            |item: &&mut Item| matches!(item.outcome, Some(Err(ManagerError::Refused(_) | ManagerError::NotFound(_))));
+        let mut refused = items.iter_mut().filter(rests_on_a_read).peekable();
+        if refused.peek().is_some()
+            && let Err(error) = self.shared.store.confirm().await
+        {
+            refused.for_each(|item| item.outcome = Some(Err(ManagerError::Store(error.clone()))));
+        }
     }
 
     /// Reads the jobs that are not known and have no result yet.

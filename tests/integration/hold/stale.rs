@@ -1,0 +1,59 @@
+//! A member that has led, and does not know yet that another one does: it must not refuse what that one would do.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use leasehold::client::Client;
+use leasehold::wire::{ClaimJobs, SubmitJob};
+use nix::sys::signal::Signal;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use super::site::{ONE_CLOCK, Site};
+use super::ways::Passage;
+
+/// Longer than a member takes to notice that nobody hears it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_led_refuses_no_call_for_want_of_what_it_has_not_heard() {
+    let mut site = Site::members(&ONE_CLOCK).await;
+    let old = site.a_leader().await;
+    let client = |member: usize| Client::new(&site.servers[member].url(), None).expect("a client");
+    client(old).submit(&SubmitJob { id: Some("early".to_owned()), ..SubmitJob::new("q", "k") }).await.expect("taken");
+    site.caught_up().await;
+    let (one, other) = ((old + 1) % site.servers.len(), (old + 2) % site.servers.len());
+
+    // It stands still at once, so that it counts no time without an answer.
+    site.network.as_ref().expect("members").set_around(old, Passage::Silent);
+    site.servers[old].signal(Signal::SIGSTOP);
+    site.another_leads(old).await;
+    let client = Client::with_servers(&[one, other].map(|member| site.servers[member].url()), None).expect("a client");
+    let claim = ClaimJobs { worker_id: "w".to_owned(), queues: vec!["q".to_owned()], ..ClaimJobs::default() };
+    let claimed = client.claim(&claim).await.expect("claimed").jobs.remove(0);
+    client.submit(&SubmitJob { id: Some("late".to_owned()), ..SubmitJob::new("q", "k") }).await.expect("taken");
+
+    site.servers[old].signal(Signal::SIGCONT);
+    let url = site.servers[old].url();
+    let held = json!({"worker_id": "w", "fence": claimed.fence});
+    let beats = json!({"worker_id": "w", "leases": [{"id": claimed.id, "fence": claimed.fence}]});
+    let calls = [
+        (format!("/v1/jobs/{}/heartbeat", claimed.id), held.clone()),
+        ("/v1/heartbeats".to_owned(), beats.clone()),
+        (format!("/v1/jobs/{}/complete", claimed.id), held),
+        ("/v1/jobs/late/cancel".to_owned(), json!({})),
+    ];
+    let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).build().expect("a client");
+    // All at once, while it believes to lead: it notices within a second or two.
+    let asked = calls.into_iter().map(|(path, body)| (http.post(format!("{url}{path}")).json(&body), path));
+    let asked = asked.map(|(call, path)| async move {
+        let answer = call.send().await.expect("an answer");
+        let (status, answer): (_, Value) = (answer.status(), answer.json().await.expect("JSON"));
+        let status = answer["items"][0]["status"].as_u64().unwrap_or_else(|| status.as_u16().into());
+        assert_eq!(status, u64::from(StatusCode::SERVICE_UNAVAILABLE.as_u16()), "{path}: {answer}");
+    });
+    join_all(asked).await;
+    site.network.as_ref().expect("members").open();
+    site.are_ready().await;
+    site.end_equal().await;
+}
