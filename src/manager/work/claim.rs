@@ -98,6 +98,10 @@ impl Manager {
                 return Ok(claimed);
             }
         }
+        if claimant.request.request_id.is_some() {
+            // Another member that leads by now may have given jobs to a call of the same name.
+            self.shared.store.confirm().await?;
+        }
         if let Some(turn) = claimant.turn().await {
             turn.answer_with(&[]);
         }

@@ -33,6 +33,10 @@ async fn a_member_that_led_refuses_no_call_for_want_of_what_it_has_not_heard() {
     let claimed = client.claim(&claim).await.expect("claimed").jobs.remove(0);
     client.submit(&SubmitJob { id: Some("late".to_owned()), ..SubmitJob::new("q", "k") }).await.expect("taken");
 
+    client.submit(&SubmitJob::new("named", "k")).await.expect("taken");
+    let named = ClaimJobs { queues: vec!["named".to_owned()], request_id: Some("r".to_owned()), ..claim };
+    let given = client.claim(&named).await.expect("claimed").jobs.remove(0);
+
     site.servers[old].signal(Signal::SIGCONT);
     let url = site.servers[old].url();
     let held = json!({"worker_id": "w", "fence": claimed.fence});
@@ -42,6 +46,7 @@ async fn a_member_that_led_refuses_no_call_for_want_of_what_it_has_not_heard() {
         ("/v1/heartbeats".to_owned(), beats.clone()),
         (format!("/v1/jobs/{}/complete", claimed.id), held),
         ("/v1/jobs/late/cancel".to_owned(), json!({})),
+        ("/v1/claims".to_owned(), json!({"worker_id": "w", "queues": ["named"], "request_id": "r", "repeated": true})),
     ];
     let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).build().expect("a client");
     // All at once, while it believes to lead: it notices within a second or two.
@@ -55,5 +60,7 @@ async fn a_member_that_led_refuses_no_call_for_want_of_what_it_has_not_heard() {
     join_all(asked).await;
     site.network.as_ref().expect("members").open();
     site.are_ready().await;
+    let again = client.claim(&named).await.expect("claimed").jobs.remove(0);
+    assert_eq!((&again.id, again.fence), (&given.id, given.fence));
     site.end_equal().await;
 }
