@@ -6,11 +6,11 @@ use axum::response::IntoResponse;
 use http::StatusCode;
 
 use super::App;
-use super::call::{Answer, Call, Read};
+use super::call::{Admin, Answer, Call, Read};
 use super::error::{ApiError, Code};
 use super::extract::{Query, parse, read};
 use crate::peers::{Hints, MAX_HINTS_BYTES};
-use crate::wire::ClusterStatus;
+use crate::wire::{ChangeCluster, ClusterStatus};
 
 /// Takes hints of jobs that another manager has written.
 pub(super) async fn hints(State(app): State<App>, request: Request) -> Answer {
@@ -36,6 +36,21 @@ pub(super) async fn hints(State(app): State<App>, request: Request) -> Answer {
     ))]
 pub(crate) async fn status(_: Call<Read>, query: Query) -> Answer {
     query.only(&[])?;
-    // A member of a group answers this before the call comes here.
-    Err(ApiError::new(Code::NoSuchRoute, "this server is not a member of a cluster"))
+    Err(no_member())
+}
+
+/// Changes the members of the cluster, or who leads it, and returns where the leader that has done it stands then.
+#[utoipa::path(post, path = "/v1/admin/cluster", tag = "admin", request_body = ChangeCluster,
+    responses(
+        (status = 200, description = "It is done, or was done before", body = ClusterStatus),
+        (status = 404, description = "`no_such_route`: this server is not a member of a cluster"),
+        (status = 409, description = "`members_unchanged`: it cannot be done now, and the detail says what to do first"),
+    ))]
+pub(crate) async fn change(_: Call<Admin>) -> Answer {
+    Err(no_member())
+}
+
+/// A member of a group answers these calls before they come here.
+fn no_member() -> ApiError {
+    ApiError::new(Code::NoSuchRoute, "this server is not a member of a cluster")
 }

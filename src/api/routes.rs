@@ -77,6 +77,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(system::health))
         .routes(routes!(system::metrics))
         .routes(routes!(cluster::status))
+        .routes(routes!(cluster::change))
         .routes(routes!(system::openapi))
 }
 

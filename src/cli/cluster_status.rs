@@ -1,4 +1,4 @@
-//! `leasehold cluster`: the members of a cluster, and which of them leads.
+//! `leasehold cluster`: the members of a cluster, which of them leads, and changes of both.
 
 use std::time::Duration;
 
@@ -8,21 +8,28 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::failure::Failure;
+use super::force_alone::{self, ForceAloneArgs};
 use super::output::{print, table};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
-use crate::wire::ClusterStatus;
+use crate::wire::{ChangeCluster, ClusterRole, ClusterStatus};
 
 /// How long a member may take to say where it stands.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Show the members of a cluster of embedded stores
+/// Show and change the members of a cluster of embedded stores
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   leasehold cluster status
-  leasehold cluster status --server http://10.0.0.6:7400")]
+  leasehold cluster status --server http://10.0.0.6:7400
+  leasehold cluster add 4 http://10.0.0.8:7400
+  leasehold cluster remove 2
+  leasehold cluster transfer 3
+
+When a member has lost its disk, start it with an empty data directory, and `leasehold cluster replace N`.
+When more than half of the members are gone for good, read `leasehold cluster force-alone --help`.")]
 pub(super) struct ClusterCommand {
     #[command(subcommand)]
     action: Action,
@@ -32,6 +39,47 @@ pub(super) struct ClusterCommand {
 enum Action {
     /// List the members: which leads, which can be reached, and how far each is behind
     Status(ClientArgs),
+    /// Add a member that runs and was started with `--join`; it votes once it has all that the others have
+    Add(AddArgs),
+    /// Remove a member that runs
+    Remove(MemberArgs),
+    /// Remove a member that is gone for good
+    Forget(MemberArgs),
+    /// Let a member that has lost its data directory, and runs with an empty one, begin again
+    Replace(MemberArgs),
+    /// Hand the lead over to another member
+    Transfer(TransferArgs),
+    ForceAlone(ForceAloneArgs),
+}
+
+#[derive(Debug, Args)]
+struct AddArgs {
+    /// The number of the member
+    #[arg(value_name = "N")]
+    member: u64,
+    /// The URL at which the other members reach it
+    #[arg(value_name = "URL")]
+    address: String,
+    #[command(flatten)]
+    answer: ClientArgs,
+}
+
+#[derive(Debug, Args)]
+struct MemberArgs {
+    /// The number of the member
+    #[arg(value_name = "N")]
+    member: u64,
+    #[command(flatten)]
+    answer: ClientArgs,
+}
+
+#[derive(Debug, Args)]
+struct TransferArgs {
+    /// The number of the member that is to lead [default: the one that has come furthest]
+    #[arg(value_name = "N")]
+    member: Option<u64>,
+    #[command(flatten)]
+    answer: ClientArgs,
 }
 
 /// A member, as a row of the table or a line of JSON.
@@ -39,7 +87,9 @@ enum Action {
 struct Row {
     member: u64,
     address: String,
-    /// `leader` or `follower`; `unknown` when the member does not answer.
+    /// `leader` or `follower`; `learner` while it does not vote yet, `receiving` while it receives another member's
+    /// state, `joining` before it was added, `removed`, and `disowned` when the cluster knows it by another data
+    /// directory; `unknown` when it does not answer.
     role: &'static str,
     reachable: bool,
     term: Option<u64>,
@@ -55,9 +105,33 @@ struct Row {
 /// What a member says, or why it says nothing.
 type Said = Result<ClusterStatus, String>;
 
-/// Asks every member that the first one names.
+/// Shows the members, or changes them and shows them then.
 pub(super) async fn run(command: ClusterCommand, settings: Settings) -> Result<(), Failure> {
-    let Action::Status(answer) = command.action;
+    let (change, answer) = match command.action {
+        Action::Status(answer) => return status(&answer, &settings).await,
+        Action::Add(AddArgs { member, address, answer }) => (ChangeCluster::Add { member, address }, answer),
+        Action::Remove(MemberArgs { member, answer }) => (ChangeCluster::Remove { member }, answer),
+        Action::Forget(MemberArgs { member, answer }) => (ChangeCluster::Forget { member }, answer),
+        Action::Replace(MemberArgs { member, answer }) => (ChangeCluster::Replace { member }, answer),
+        Action::Transfer(TransferArgs { member, answer }) => (ChangeCluster::Transfer { member }, answer),
+        Action::ForceAlone(args) => return force_alone::run(args, settings).await,
+    };
+    let client = answer.connect(&settings.client)?;
+    let leaves = match &change {
+        ChangeCluster::Remove { member } => Some(*member),
+        _ => None,
+    };
+    if let Some(leaves) = leaves
+        && client.cluster().await.map_err(no_member)?.leader == Some(leaves)
+    {
+        client.change_cluster(&ChangeCluster::Transfer { member: None }).await?;
+    }
+    client.change_cluster(&change).await.map_err(no_member)?;
+    status(&answer, &settings).await
+}
+
+/// Asks every member that the first one names.
+async fn status(answer: &ClientArgs, settings: &Settings) -> Result<(), Failure> {
     let first = answer.connect(&settings.client)?.cluster().await.map_err(no_member)?;
     let asked = first.members.iter().map(async |listed| {
         if listed.member == first.member {
@@ -108,7 +182,14 @@ fn rows(first: &ClusterStatus, said: &[Said]) -> Vec<Row> {
             role: match status {
                 None => "unknown",
                 Some(status) if status.leads && Some(status.term) == term => "leader",
-                Some(_) => "follower",
+                Some(status) if status.receives.is_some() => "receiving",
+                Some(status) => match status.role {
+                    ClusterRole::Voter => "follower",
+                    ClusterRole::Learner => "learner",
+                    ClusterRole::Joining => "joining",
+                    ClusterRole::Removed => "removed",
+                    ClusterRole::Disowned => "disowned",
+                },
             },
             reachable: status.is_some(),
             term: status.map(|status| status.term),
@@ -151,7 +232,7 @@ fn overview(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{ClusterMember, ClusterRole};
+    use crate::wire::ClusterMember;
 
     fn status(member: u64, term: u64, leads: bool, applied: u64, committed: u64) -> ClusterStatus {
         let listed = |member| ClusterMember {

@@ -11,9 +11,6 @@ use super::settings::{Settings, not_chosen};
 use crate::peers::{ClusterMap, MAX_CLUSTER_BYTES, PeerSecret};
 use crate::store::embedded::GroupOptions;
 
-/// How many members a cluster has: with three one may fail, with five two.
-const SIZES: [usize; 2] = [3, 5];
-
 /// The time between two looks at whether the leader is silent; a member stands for election after ten to twenty.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -96,6 +93,7 @@ impl Members {
             members: self.map.addresses.keys().copied().collect(),
             tick: TICK,
             joins: self.joins,
+            goes_on_alone: false,
             keeps_log_bytes: KEPT_LOG_BYTES,
             receive_bytes_per_second: Some(self.snapshot_rate),
         }
@@ -144,10 +142,6 @@ fn addresses(peers: &[String]) -> Result<BTreeMap<u64, Arc<str>>, Failure> {
     let distinct: BTreeSet<&Arc<str>> = addresses.values().collect();
     if distinct.len() < addresses.len() {
         return wrong(format!("{peers_setting} has one address for two members; each listens on one of its own"));
-    }
-    if !SIZES.contains(&addresses.len()) {
-        let (count, text) = (addresses.len(), "with three of them one may fail, with five two");
-        return wrong(format!("{peers_setting} names {count} members; a cluster has three or five: {text}"));
     }
     Ok(addresses)
 }
@@ -210,8 +204,6 @@ mod tests {
         for (name, member, peers, word) in [
             ("a name", 1, PEERS, "--cluster-name"),
             ("jobs", 4, PEERS, "1, 2, 3"),
-            ("jobs", 1, "1=http://a:1", "three or five"),
-            ("jobs", 1, "1=http://a:1,2=http://b:1,3=http://c:1,4=http://d:1", "names 4 members"),
             ("jobs", 1, "1=http://a:1,1=http://b:1,3=http://c:1", "member 1 twice"),
             ("jobs", 1, "1=http://a:1,2=http://a:1/,3=http://c:1", "one address for two"),
             ("jobs", 1, "0=http://a:1", "number from 1 on"),

@@ -20,6 +20,7 @@ mod explain;
 mod export;
 mod failure;
 mod filter;
+mod force_alone;
 mod get;
 mod host;
 mod jobs;

@@ -11,11 +11,11 @@ use super::transport::{Call, Client, OpenAnswer, Repeat};
 use crate::job::{JobId, Json, LimitName};
 use crate::manager::LimitState;
 use crate::wire::{
-    AdminRelease, BulkAnswer, BulkChange, BulkReport, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, ClaimNext,
-    ClusterStatus, CompleteJob, CompletionItem, CountAnswer, EndsAnswer, Explanation, FailJob, FieldDescription,
-    FieldList, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobAndNext,
-    OrphanedJob, Page, Queue, ReleaseJob, ServerHealth, SetLimit, StatsAnswer, SubmitItem, SubmitJob, Subscribe,
-    Subscription, WorkerJobs, WorkerList,
+    AdminRelease, BulkAnswer, BulkChange, BulkReport, ChangeCluster, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs,
+    ClaimNext, ClusterStatus, CompleteJob, CompletionItem, CountAnswer, EndsAnswer, Explanation, FailJob,
+    FieldDescription, FieldList, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job,
+    JobAndNext, OrphanedJob, Page, Queue, ReleaseJob, ServerHealth, SetLimit, StatsAnswer, SubmitItem, SubmitJob,
+    Subscribe, Subscription, WorkerJobs, WorkerList,
 };
 
 /// How long the server works on a bulk change before it answers with a cursor, including the page that it is
@@ -443,6 +443,14 @@ impl Client {
     /// See [`ClientError`]; `no_such_route` when the server is not a member of a cluster.
     pub async fn cluster(&self) -> Result<ClusterStatus, ClientError> {
         self.get(&["v1", "cluster"]).await
+    }
+
+    /// Changes the members of the cluster, or who leads it. The call is repeated after a lost answer.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `members_unchanged` when it cannot be done now.
+    pub async fn change_cluster(&self, change: &ChangeCluster) -> Result<ClusterStatus, ClientError> {
+        self.post(&["v1", "admin", "cluster"], Repeat::Safe, change).await
     }
 
     /// Returns the server's metrics in Prometheus' text format.

@@ -78,6 +78,9 @@ pub enum MemberChange {
         /// Whether it may be one that is not heard of any more.
         is_gone: bool,
     },
+    /// The others are gone for good, and this member goes on without them. It is made only by one whose store was
+    /// opened for that.
+    Alone,
     /// The member has lost its data directory, and begins again with an empty one.
     Replace {
         /// The number of the member.

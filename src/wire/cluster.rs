@@ -42,6 +42,47 @@ pub struct ClusterStatus {
     pub members: Vec<ClusterMember>,
 }
 
+/// A change of a cluster's members, or of who leads. Changes are made by the leader, whichever member is asked, and one
+/// that was made already is no error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ChangeCluster {
+    /// Adds a member, which runs already and was started to join. It votes once it has all that the others have.
+    Add {
+        /// The number of the member.
+        #[schema(example = 4)]
+        member: u64,
+        /// The URL by which the other members reach it.
+        #[schema(example = "http://10.0.0.8:7400")]
+        address: String,
+    },
+    /// Removes a member that runs.
+    Remove {
+        /// The number of the member.
+        #[schema(example = 2)]
+        member: u64,
+    },
+    /// Removes a member that is gone for good and is not heard of any more.
+    Forget {
+        /// The number of the member.
+        #[schema(example = 2)]
+        member: u64,
+    },
+    /// Lets a member that has lost its data directory, and was started with an empty one, begin again.
+    Replace {
+        /// The number of the member.
+        #[schema(example = 2)]
+        member: u64,
+    },
+    /// Hands the lead over, to this member or to the one that has come furthest.
+    Transfer {
+        /// The number of the member; null for the one that has come furthest.
+        #[serde(default)]
+        #[schema(example = 3)]
+        member: Option<u64>,
+    },
+}
+
 /// A member of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterMember {

@@ -43,7 +43,7 @@ pub use bulk::{BulkAnswer, BulkReport, ChangeFailure, CompletionItem, HeartbeatI
 pub use check::{FieldError, Invalid};
 pub(crate) use claims::EndAnswer;
 pub use claims::{ClaimAnswer, ClaimJobs, ClaimNext, EndsAnswer, JobAndNext, NextJobs};
-pub use cluster::{ClusterMember, ClusterRole, ClusterStatus};
+pub use cluster::{ChangeCluster, ClusterMember, ClusterRole, ClusterStatus};
 pub use event::{EventJob, JobEvent};
 pub use fields::{FieldDescription, FieldList};
 pub(crate) use health::StoreHealth;

@@ -4,6 +4,7 @@
 //! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads), [`forward`] (the way
 //! to the leader), [`deliveries`] (when claimed jobs have come to a client of a follower) and [`measured`] (metrics).
 
+mod cluster;
 mod deliveries;
 mod forward;
 mod measured;
@@ -20,8 +21,8 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +35,7 @@ use super::access::{Access, Guard, Role};
 use super::app::{BodyBudget, Limits};
 use super::call::Answer;
 use super::error::{ApiError, Code};
-use super::extract::{Query, read_within};
+use super::extract::read_within;
 use super::json::{ok, with_body};
 use super::observe::{REQUEST_ID, observe, request_id};
 use super::system::unready;
@@ -42,7 +43,7 @@ use crate::clock::Clock;
 use crate::executor::NoHttpClient;
 use crate::peers::{ClusterMap, DELIVERIES_PATH, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerSecret};
 use crate::store::{Member, Standing, Store, StoreError};
-use crate::wire::{ClusterMember, ClusterStatus, Health};
+use crate::wire::Health;
 use deliveries::Deliveries;
 use forward::{FORWARDED, Forwarder};
 use office::{Own, call};
@@ -163,7 +164,8 @@ pub(super) fn router(front: Arc<Front>) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
-        .route("/v1/cluster", get(status))
+        .route("/v1/cluster", get(cluster::status))
+        .route("/v1/admin/cluster", post(cluster::change))
         .layer(from_fn_with_state(Arc::clone(&front.guard), observe))
         .fallback(at_leader)
         .with_state(front)
@@ -251,36 +253,6 @@ async fn readyz(State(front): State<Arc<Front>>) -> Answer {
         Standing { leader: Some(_), .. } => healthy(),
         Standing { leads: false, leader: None, .. } => Err(front.forwarder.no_leader()),
     }
-}
-
-async fn status(State(front): State<Arc<Front>>, headers: HeaderMap, query: Query) -> Answer {
-    front.guard.access.allow(&headers, Role::Read)?;
-    query.only(&[])?;
-    let Standing { role, receives, term, leader, leads, applied, committed } = front.standing();
-    let ClusterMap { cluster, member, .. } = &front.map;
-    let (members, heard) = (front.member.members(), front.member.heard());
-    let agreed = members.borrow().clone();
-    let address = |member: u64| front.map.address(member, &agreed).map(|address| address.to_string());
-    let members = agreed.seats.iter().map(|(number, seat)| ClusterMember {
-        member: *number,
-        address: address(*number).unwrap_or_default(),
-        votes: seat.votes,
-        heard_ms: heard.get(number).map(|heard| u64::try_from(heard.ago.as_millis()).unwrap_or(u64::MAX)),
-        lag: leads.then(|| heard.get(number).map(|heard| committed.saturating_sub(heard.last))).flatten(),
-    });
-    ok(&ClusterStatus {
-        cluster: cluster.to_string(),
-        member: *member,
-        term,
-        leader,
-        leader_address: leader.and_then(address),
-        role: role.into(),
-        receives,
-        leads,
-        applied,
-        committed,
-        members: members.collect(),
-    })
 }
 
 /// Returns the metrics of this process, with those of the whole store while it leads.

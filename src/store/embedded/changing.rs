@@ -51,6 +51,7 @@ pub(super) fn after(
                 (true, false) | (false, true) => {}
             }
         }
+        MemberChange::Alone => return refused("this member was not started to go on alone".to_owned()),
         MemberChange::Replace { member } => {
             let Some(seat) = next.seats.get_mut(member) else {
                 return refused(format!("there is no member {member}"));

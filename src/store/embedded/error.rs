@@ -57,6 +57,18 @@ pub enum OpenError {
         /// The path of the data directory.
         directory: PathBuf,
     },
+    /// The directory is new, and a group cannot be founded with so many members.
+    #[error(
+        "the data directory {} is new, and a cluster is founded with three or five members, not with {members}: with \
+         three of them one may fail, with five two; a member that joins a cluster which there is needs `--join`",
+        directory.display()
+    )]
+    Founders {
+        /// The path of the data directory.
+        directory: PathBuf,
+        /// How many members were given.
+        members: usize,
+    },
     /// The directory is that of another member, or of a store of its own.
     #[error(
         "the data directory {} is that of {found}, and was opened as that of {given}: start it with the settings that \

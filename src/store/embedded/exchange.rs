@@ -328,6 +328,11 @@ impl Exchange {
         answer.await.unwrap_or_else(|_| Err(not_leading(None)))
     }
 
+    /// Returns whether this member is to go on alone.
+    pub(super) fn goes_on_alone(&self) -> bool {
+        self.group.goes_on_alone
+    }
+
     /// Returns how many bytes of the log are kept for others.
     pub(super) fn keeps_log_bytes(&self) -> u64 {
         self.group.keeps_log_bytes

@@ -115,6 +115,8 @@ pub(super) enum Successor {
 pub(super) struct Member {
     node: RawNode<Kept>,
     members: Arc<Membership>,
+    /// The entry up to which changes of the members are not made: those of a group that is no more.
+    unchanged_to: u64,
 }
 
 impl Member {
@@ -146,7 +148,13 @@ impl Member {
             ..Config::default()
         };
         let node = RawNode::new(&config, kept, &Logger::root(slog::Discard, slog::o!())).map_err(failed)?;
-        Ok(Self { node, members })
+        Ok(Self { node, members, unchanged_to: 0 })
+    }
+
+    /// Lets the member go on alone, whatever its log says of other members.
+    pub(super) fn alone(mut self) -> Self {
+        self.unchanged_to = self.last();
+        self
     }
 
     /// Returns the members of the group as of the last entry that was committed.
@@ -376,7 +384,7 @@ impl Member {
             durable.send(light.take_messages());
             newly.extend(light.take_committed_entries());
             for entry in newly {
-                if entry.entry_type == EntryType::EntryConfChange {
+                if entry.entry_type == EntryType::EntryConfChange && entry.index > self.unchanged_to {
                     self.change(&entry)?;
                 }
                 self.node.mut_store().forget(&entry);

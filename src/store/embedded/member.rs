@@ -94,6 +94,7 @@ fn take_part(engine: &Engine, exchange: &Exchange) -> Result<(), StoreError> {
 /// Applies what the group commits, until the member leaves it.
 fn apply(engine: &Engine, exchange: &Exchange, flusher: &Mutex<Flusher>) -> Result<(), StoreError> {
     while let Some(committed) = engine.committed() {
+        let begun = Instant::now();
         for entry in &committed {
             engine.apply(entry)?;
             exchange.has_shown(entry.number);
@@ -101,6 +102,7 @@ fn apply(engine: &Engine, exchange: &Exchange, flusher: &Mutex<Flusher>) -> Resu
             flusher.lock().begin_if_due(engine)?;
         }
         engine.has_applied();
+        metrics::histogram!("leasehold_member_apply_seconds").record(begun.elapsed());
     }
     Ok(())
 }

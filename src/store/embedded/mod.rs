@@ -128,6 +128,7 @@ pub use error::{Damage, OpenError};
 use exchange::Exchange;
 use lists::Wanted;
 use narrow::{Narrowed, NarrowedSchedules};
+pub use opening::member_of;
 pub use options::{EmbeddedOptions, GroupOptions};
 use running::{Running, standing_by};
 pub use verify::{StateHash, Verified, verify};

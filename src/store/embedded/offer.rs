@@ -58,6 +58,11 @@ impl Offers {
         self.0.lock().flushed = Some(flushed);
     }
 
+    /// Returns the number of the last entry that the database has.
+    pub(super) fn last_flushed(&self) -> u64 {
+        self.0.lock().flushed.as_ref().map_or(0, |flushed| flushed.last.number)
+    }
+
     /// Offers a member the state, or the one again that it was offered before; `None` when nothing was flushed yet.
     pub(super) fn offer(&self, member: u64) -> Option<Offered> {
         let mut state = self.0.lock();

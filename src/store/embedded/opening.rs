@@ -27,7 +27,7 @@ use super::offer::Flushed;
 use super::options::{EmbeddedOptions, GroupOptions};
 use super::others::Others;
 use super::recover::RecoverError;
-use super::seal::{LogSeal, Seal, SealedGroup, Stage};
+use super::seal::{LogSeal, Seal, SealedGroup, Stage, Vote};
 use super::state::{FlushLimits, Published};
 use crate::store::{Membership, StoreError};
 
@@ -44,6 +44,12 @@ const SMALL_MEMTABLE_BYTES: u64 = 8 << 20;
 
 /// Bodies from this size on are not moved when their keyspace is compacted.
 const SEPARATE_BODY_BYTES: u32 = 4 << 10;
+
+/// How many members a group is founded with: with three one may fail, with five two.
+const FOUNDERS: [usize; 2] = [3, 5];
+
+/// How many terms a member that goes on alone leaves to those that it does not know of.
+const TERMS_AHEAD: u64 = 1_000;
 
 /// The keyspaces that opening reads whole, so that their tables can be checked first at little cost.
 const READ_AT_OPENING: [&str; 4] = ["live", "recent", "records", "meta"];
@@ -134,13 +140,18 @@ impl Engine {
             (Some(group), Some(exchange)) => {
                 let sealed = disk.seal.lock().group.clone().unwrap_or_default();
                 let founded = Arc::new(Membership::founded(&sealed.founders));
-                let members = published.members.clone().unwrap_or_else(|| Arc::clone(&founded));
+                let mut members = published.members.clone().unwrap_or_else(|| Arc::clone(&founded));
+                if group.goes_on_alone {
+                    members = Arc::new(Membership::founded(&[group.member]));
+                }
                 exchange.meet(Others::of(&sealed, group.tick), founded);
                 exchange.agree(&members);
                 let (snapshot, members_then) = (Arc::clone(&published.view.snapshot), Arc::clone(&members));
                 exchange.offers.flushed(Flushed { last, members: members_then, snapshot });
                 let earlier = LogBefore { folder, first: Arc::clone(&first), exchange: Arc::clone(exchange) };
-                Member::new(group.member, members, vote, last, entries, Some(Box::new(earlier)))
+                let vote = if group.goes_on_alone { Vote { term: vote.term + TERMS_AHEAD, member: 0 } } else { vote };
+                let member = Member::new(group.member, members, vote, last, entries, Some(Box::new(earlier)));
+                member.map(|member| if group.goes_on_alone { member.alone() } else { member })
             }
             _ => Member::new(ALONE, Arc::new(Membership::founded(&[ALONE])), vote, last, entries, None),
         };
@@ -155,12 +166,30 @@ impl Engine {
     }
 }
 
+/// Returns the name of the group that the store in a directory is a member of, and its number; `None` when it is a store
+/// of its own. Nothing is changed.
+///
+/// # Errors
+/// Why the directory cannot be looked at.
+pub fn member_of(path: &Path) -> Result<Option<(String, u64)>, OpenError> {
+    let _lock = Directory::look_at(path)?;
+    let damaged = |damage| OpenError::Damaged { directory: path.to_owned(), damages: vec![damage] };
+    let seal = Seal::read(path).map_err(damaged)?;
+    Ok(seal.group.map(|group| (group.cluster, group.member)))
+}
+
 /// Returns the seal with the group that the store is opened as a member of.
 ///
 /// # Errors
-/// [`OpenError::OtherGroup`] when the directory belongs to another one, or to a store of its own.
+/// [`OpenError::OtherGroup`] when the directory belongs to another one, or to a store of its own, and
+/// [`OpenError::Founders`] when it is new and there are too few members, or too many.
 fn of_group(seal: Seal, group: Option<&GroupOptions>, root: &Path) -> Result<Seal, OpenError> {
     let is_new = seal.stage == Stage::Creating;
+    if let Some(GroupOptions { members, joins: false, .. }) = group.filter(|_| is_new)
+        && !FOUNDERS.contains(&members.len())
+    {
+        return Err(OpenError::Founders { directory: root.to_owned(), members: members.len() });
+    }
     let given = group.map(|group| SealedGroup {
         cluster: group.cluster.clone(),
         member: group.member,

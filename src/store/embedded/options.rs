@@ -42,6 +42,8 @@ pub struct GroupOptions {
     pub members: Vec<u64>,
     /// Whether a new data directory is to become part of a group that there is, and not to found one.
     pub joins: bool,
+    /// Whether this member is to go on alone, since all others are gone for good.
+    pub goes_on_alone: bool,
     /// How many bytes of the log are kept, beside what the database does not have yet, for members that lag behind.
     pub keeps_log_bytes: u64,
     /// The most bytes a second that are received of another member's state; `None` for no limit.

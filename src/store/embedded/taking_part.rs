@@ -114,6 +114,9 @@ impl Engine {
             return Ok(());
         }
         exchange.greet(member.last());
+        let applied = self.published.read().entry;
+        let since_flush = applied.saturating_sub(exchange.offers.last_flushed());
+        metrics::gauge!("leasehold_member_entries_since_flush").set(since_flush as f64);
         let sealed = self.disk.seal.lock().group.clone().unwrap_or_default();
         if let Some(group) = exchange.others(|others| others.sealed(&sealed)).flatten() {
             self.disk.write_group(group).map_err(|error| self.disk.stopped(error))?;
@@ -155,7 +158,10 @@ impl Engine {
                 "member {own} leads: hand the lead over first, with `leasehold cluster transfer`"
             ))));
         }
-        let next = exchange.others(|others| changing::after(change, member.members(), others, own));
+        let next = match change {
+            MemberChange::Alone if exchange.goes_on_alone() => Some(Ok(Some((**member.members()).clone()))),
+            change => exchange.others(|others| changing::after(change, member.members(), others, own)),
+        };
         match next.unwrap_or(Ok(None)) {
             Err(refused) => Ok(Err(refused)),
             Ok(None) => Ok(Ok(None)),

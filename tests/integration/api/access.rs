@@ -24,7 +24,7 @@ async fn guarded() -> Server {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 64] = [
+const CALLS: [(&str, Option<Role>); 65] = [
     ("DELETE /v1/limits/{scope}/{name}", Some(Role::Admin)),
     ("DELETE /v1/schedules/{id}", Some(Role::Submit)),
     ("DELETE /v1/subscriptions/{id}", Some(Role::Admin)),
@@ -57,6 +57,7 @@ const CALLS: [(&str, Option<Role>); 64] = [
     ("GET /v1/workers", Some(Role::Read)),
     ("GET /v1/workers/{worker_id}", Some(Role::Read)),
     ("PATCH /v1/queues/{name}", Some(Role::Admin)),
+    ("POST /v1/admin/cluster", Some(Role::Admin)),
     ("POST /v1/admin/jobs/cancel", Some(Role::Admin)),
     ("POST /v1/admin/jobs/release", Some(Role::Admin)),
     ("POST /v1/admin/jobs/retry", Some(Role::Admin)),

@@ -1,0 +1,125 @@
+//! Where a member stands, and changes of the members and of who leads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+use tokio::time::timeout;
+
+use super::Front;
+use super::office::call;
+use crate::api::access::Role;
+use crate::api::call::Answer;
+use crate::api::error::{ApiError, Code};
+use crate::api::extract::{Query, parse, read_within};
+use crate::api::json::ok;
+use crate::api::observe::{REQUEST_ID, request_id};
+use crate::peers::ClusterMap;
+use crate::store::{ChangeError, MemberChange, Standing};
+use crate::wire::{ChangeCluster, ClusterMember, ClusterStatus};
+
+/// The most bytes that an order has.
+const MAX_ORDER_BYTES: usize = 16 << 10;
+
+/// How long another member may take to lead.
+const LEADS_WITHIN: Duration = Duration::from_secs(5);
+
+pub(super) async fn status(State(front): State<Arc<Front>>, headers: HeaderMap, query: Query) -> Answer {
+    front.guard.access.allow(&headers, Role::Read)?;
+    query.only(&[])?;
+    ok(&status_of(&front))
+}
+
+fn status_of(front: &Front) -> ClusterStatus {
+    let Standing { role, receives, term, leader, leads, applied, committed } = front.standing();
+    let ClusterMap { cluster, member, .. } = &front.map;
+    let (members, heard) = (front.member.members(), front.member.heard());
+    let agreed = members.borrow().clone();
+    let address = |member: u64| front.map.address(member, &agreed).map(|address| address.to_string());
+    let members = agreed.seats.iter().map(|(number, seat)| ClusterMember {
+        member: *number,
+        address: address(*number).unwrap_or_default(),
+        votes: seat.votes,
+        heard_ms: heard.get(number).map(|heard| u64::try_from(heard.ago.as_millis()).unwrap_or(u64::MAX)),
+        lag: leads.then(|| heard.get(number).map(|heard| committed.saturating_sub(heard.last))).flatten(),
+    });
+    ClusterStatus {
+        cluster: cluster.to_string(),
+        member: *member,
+        term,
+        leader,
+        leader_address: leader.and_then(address),
+        role: role.into(),
+        receives,
+        leads,
+        applied,
+        committed,
+        members: members.collect(),
+    }
+}
+
+/// Changes the members or who leads, if this member leads, and otherwise has the leader do it.
+pub(super) async fn change(State(front): State<Arc<Front>>, mut request: Request) -> Response {
+    let _under_way = front.calls.token();
+    let id = request_id(request.headers());
+    request.headers_mut().insert(REQUEST_ID, id);
+    if !front.standing().leads || front.shutdown.is_cancelled() {
+        return call(front.forwarding.clone(), request).await;
+    }
+    try_change(&front, request).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn try_change(front: &Front, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    front.guard.access.allow(&parts.headers, Role::Admin)?;
+    let body = read_within(&parts, body, MAX_ORDER_BYTES, (&front.budget, front.body_within)).await?;
+    let order: ChangeCluster = parse(&body.bytes)?;
+    tracing::info!(?order, "the cluster is to be changed");
+    let change = match order {
+        ChangeCluster::Add { member, address } => {
+            let address = address.trim_end_matches('/').to_owned();
+            let is_url =
+                reqwest::Url::parse(&address).is_ok_and(|url| url.has_host() && url.scheme().starts_with("http"));
+            if !is_url || member == 0 {
+                let detail = "a member has a number from 1 on and a URL, such as http://10.0.0.8:7400";
+                return Err(ApiError::new(Code::InvalidRequest, detail));
+            }
+            MemberChange::Add { member, address }
+        }
+        ChangeCluster::Remove { member } => MemberChange::Remove { member, is_gone: false },
+        ChangeCluster::Forget { member } => MemberChange::Remove { member, is_gone: true },
+        ChangeCluster::Replace { member } => MemberChange::Replace { member },
+        ChangeCluster::Transfer { member } => return transfer(front, member).await,
+    };
+    front.member.change(change).await.map_err(|error| match error {
+        ChangeError::Refused(why) => ApiError::new(Code::MembersUnchanged, why),
+        ChangeError::Store(error) => error.into(),
+    })?;
+    ok(&status_of(front))
+}
+
+/// Hands the lead over, and waits until another member leads.
+async fn transfer(front: &Front, to: Option<u64>) -> Answer {
+    let own = front.member.number();
+    let votes = |member: u64| front.member.members().borrow().seats.get(&member).is_some_and(|seat| seat.votes);
+    match to {
+        Some(to) if to == own => return ok(&status_of(front)),
+        Some(to) if !votes(to) => {
+            let detail = format!("member {to} cannot lead: it is no member of the cluster that votes");
+            return Err(ApiError::new(Code::MembersUnchanged, detail));
+        }
+        _ => {}
+    }
+    front.member.hand_over(to);
+    let mut standing = front.member.standing();
+    let is_led = |standing: &Standing| standing.leader.is_some_and(|leader| leader != own);
+    match timeout(LEADS_WITHIN, standing.wait_for(is_led)).await {
+        Ok(Ok(_)) => ok(&status_of(front)),
+        _ => {
+            let detail = "no other member has taken the lead: is one that votes reachable?";
+            Err(ApiError::new(Code::MembersUnchanged, detail))
+        }
+    }
+}
