@@ -2,6 +2,7 @@
 
 mod admin;
 mod asking;
+mod changing;
 mod events;
 mod members;
 mod migrate;

@@ -271,8 +271,7 @@ impl Member {
         // A member with another directory has none of what the former one had.
         let is_same = |number: &u64| {
             let directory = |members: &Membership| members.seats.get(number).map(|seat| seat.directory);
-            let (was, is) = (directory(&self.members), directory(&next));
-            was == is || (was == Some(0) && is.is_some())
+            directory(&self.members) == directory(&next)
         };
         for (number, seat) in &next.seats {
             let was = self.members.seats.get(number).filter(|_| is_same(number)).map(|seat| seat.votes);

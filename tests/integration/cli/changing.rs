@@ -1,0 +1,217 @@
+//! Three `leasehold serve` that are one, of which some leave, others come, and one is left in the end.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use leasehold::client::Client;
+use leasehold::wire::{ClaimJobs, ClusterStatus, CompleteJob, SubmitJob};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::program::{DEADLINE, Ended, Started, leasehold, run};
+use crate::servers::ports;
+
+const SECRET: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+
+/// Servers of one cluster in a directory, by their numbers.
+struct Cluster {
+    place: tempfile::TempDir,
+    ports: BTreeMap<u64, u16>,
+    running: BTreeMap<u64, Started>,
+}
+
+impl Cluster {
+    fn of_three() -> Self {
+        let place = tempfile::tempdir().expect("a directory");
+        let ports = (1..=5).map(|number| (number, ports::free())).collect();
+        let mut cluster = Self { place, ports, running: BTreeMap::new() };
+        (1..=3).for_each(|number| cluster.start(number, &[]));
+        cluster
+    }
+
+    fn url(&self, number: u64) -> String {
+        format!("http://127.0.0.1:{}", self.ports[&number])
+    }
+
+    fn data(&self, number: u64) -> PathBuf {
+        self.place.path().join(format!("data-{number}"))
+    }
+
+    fn start(&mut self, number: u64, more: &[&str]) {
+        // Those that found the cluster, and the member itself.
+        let peers: Vec<String> =
+            (1..=3).chain((number > 3).then_some(number)).map(|peer| format!("{peer}={}", self.url(peer))).collect();
+        let (member, listen, peers) =
+            (number.to_string(), format!("127.0.0.1:{}", self.ports[&number]), peers.join(","));
+        let data = self.data(number);
+        let arguments =
+            ["serve", "--cluster-name", "night", "--member", &member, "--peers", &peers, "--listen", &listen];
+        let arguments = arguments.into_iter().chain(["--cluster-secret", SECRET]).chain(more.iter().copied());
+        let log = File::options().create(true).append(true).open(self.place.path().join(format!("{member}.log")));
+        let data = data.to_str().expect("a name that is text");
+        let mut command = leasehold(self.place.path(), arguments.chain(["--data-dir", data]));
+        let started = Started::of(command.stdout(Stdio::null()).stderr(log.expect("the log can be written")));
+        self.running.insert(number, started);
+    }
+
+    fn end(&mut self, number: u64, signal: Signal) {
+        let mut ended = self.running.remove(&number).expect("it runs");
+        ended.signal(signal);
+        tokio::task::block_in_place(|| ended.end());
+    }
+
+    fn client(&self, number: u64) -> Client {
+        Client::new(&self.url(number), None).expect("a client")
+    }
+
+    /// Waits until a member says this of where it stands.
+    async fn says(&self, number: u64, what: &str, is_so: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let said = self.client(number).with_max_retries(0).cluster().await;
+            match said {
+                Ok(status) if is_so(&status) => return status,
+                said => assert!(Instant::now() < deadline, "member {number}: {what}: {said:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn leader(&self, asked: u64) -> u64 {
+        let runs = |status: &ClusterStatus| status.leader.is_some_and(|leader| self.running.contains_key(&leader));
+        self.says(asked, "who leads", runs).await.leader.expect("it was looked at")
+    }
+
+    fn cluster(&self, arguments: &[&str], asked: u64) -> Ended {
+        let url = self.url(asked);
+        let arguments = ["cluster"].into_iter().chain(arguments.iter().copied()).chain(["--server", &url]);
+        tokio::task::block_in_place(|| run(self.place.path(), arguments))
+    }
+
+    async fn submit(&self, through: u64, count: usize) -> Vec<String> {
+        let client = self.client(through);
+        let mut ids = Vec::new();
+        for _ in 0..count {
+            ids.push(client.submit(&SubmitJob::new("q", "k")).await.expect("submitted").id.to_string());
+        }
+        ids
+    }
+
+    async fn has(&self, number: u64, ids: &[String]) {
+        for id in ids {
+            assert_eq!(self.client(number).job(id).await.expect("the job is there").id, *id);
+        }
+    }
+}
+
+fn claim_as(worker: &str, most: u64) -> ClaimJobs {
+    let queues = vec!["q".to_owned()];
+    ClaimJobs { worker_id: worker.to_owned(), queues, max_jobs: Some(most), ..ClaimJobs::default() }
+}
+
+fn rows(status: &Ended) -> Vec<Value> {
+    status.stdout().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_come_and_go_while_the_cluster_works() {
+    let mut cluster = Cluster::of_three();
+    let leader = cluster.leader(1).await;
+    let mut ids = cluster.submit(1, 20).await;
+    let refused = cluster.cluster(&["add", "4", &cluster.url(4)], 1).expect(1).stderr();
+    assert!(refused.contains("start it first"), "{refused}");
+    cluster.start(4, &["--join"]);
+    cluster.says(4, "it waits", |status| status.role == leasehold::wire::ClusterRole::Joining).await;
+    cluster.says(leader, "it hears", |_| true).await;
+    let deadline = Instant::now() + DEADLINE;
+    // Until the leader has heard of it.
+    while cluster.client(1).cluster().await.is_ok_and(|status| status.members.len() < 4) {
+        cluster.cluster(&["add", "4", &cluster.url(4)], 1);
+        assert!(Instant::now() < deadline, "it cannot be added");
+    }
+    ids.extend(cluster.submit(2, 20).await);
+    cluster.says(4, "it votes", |status| status.members.iter().any(|member| member.member == 4 && member.votes)).await;
+    // The one that leads leaves: another leads then.
+    let listed = rows(&cluster.cluster(&["remove", &leader.to_string(), "--json"], 4).expect(0));
+    assert!(listed.iter().all(|row| row["member"] != leader) && listed.len() == 3, "{listed:?}");
+    cluster.end(leader, Signal::SIGTERM);
+    ids.extend(cluster.submit(4, 20).await);
+    let next = cluster.leader(4).await;
+    let to = cluster.running.keys().copied().find(|number| *number != next).expect("another");
+    cluster.cluster(&["transfer", &to.to_string()], to).expect(0);
+    assert_eq!(cluster.leader(4).await, to);
+    // One dies with its disk, and begins again with an empty one.
+    let lost = cluster.running.keys().copied().find(|number| *number != to && *number != 4).expect("a third");
+    cluster.end(lost, Signal::SIGKILL);
+    std::fs::remove_dir_all(cluster.data(lost)).expect("it is there");
+    cluster.start(lost, &[]);
+    cluster.says(lost, "it knows", |status| status.role == leasehold::wire::ClusterRole::Disowned).await;
+    let listed = cluster.cluster(&["status"], 4).expect(0).stdout();
+    assert!(listed.contains("disowned"), "{listed}");
+    cluster.cluster(&["replace", &lost.to_string()], 4).expect(0);
+    cluster
+        .says(lost, "it votes again", |status| {
+            status.role == leasehold::wire::ClusterRole::Voter
+                && status.members.iter().any(|member| member.member == lost && member.votes)
+        })
+        .await;
+    ids.extend(cluster.submit(lost, 20).await);
+    cluster.end(4, Signal::SIGKILL);
+    cluster.leader(lost).await;
+    cluster.has(lost, &ids).await;
+    let forgotten = async || cluster.cluster(&["forget", "4"], lost);
+    while forgotten().await.code() != Some(0) {
+        assert!(Instant::now() < deadline + DEADLINE, "it cannot be forgotten");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_one_that_is_left_goes_on_alone_and_no_former_fence_is_taken() {
+    let mut cluster = Cluster::of_three();
+    cluster.leader(1).await;
+    let ids = cluster.submit(1, 5).await;
+    let claim = claim_as("before", 1);
+    let claimed = cluster.client(1).claim(&claim).await.expect("claimed").jobs.remove(0);
+    let last = cluster.client(1).cluster().await.expect("it runs").committed;
+    cluster.says(2, "it has all", |status| status.applied >= last).await;
+    for gone in [1, 3] {
+        cluster.end(gone, Signal::SIGKILL);
+    }
+    cluster.end(2, Signal::SIGTERM);
+    let data = cluster.data(2);
+    let force = |yes: &[&str]| {
+        let arguments = ["cluster", "force-alone", "--data-dir", data.to_str().expect("text")];
+        tokio::task::block_in_place(|| run(cluster.place.path(), arguments.into_iter().chain(yes.iter().copied())))
+    };
+    assert!(force(&[]).expect(2).stderr().contains("--yes"));
+    let said = force(&["--yes"]).expect(0).stdout();
+    assert!(said.contains("1 running jobs were given back") && said.contains("5 jobs raised"), "{said}");
+    cluster.start(2, &[]);
+    assert_eq!(cluster.leader(2).await, 2);
+    cluster.has(2, &ids).await;
+    let done = CompleteJob { worker_id: "before".to_owned(), fence: claimed.fence, result: None, next: None };
+    let refused = cluster.client(2).complete(&claimed.id.to_string(), &done).await.expect_err("its fence is over");
+    assert_eq!(refused.code(), Some("lease_lost"));
+    let claim = claim_as("after", 5);
+    let mut found = Vec::new();
+    let deadline = Instant::now() + DEADLINE;
+    while found.len() < 5 {
+        found.extend(cluster.client(2).claim(&claim).await.expect("claimed").jobs);
+        assert!(Instant::now() < deadline, "the job that was given back is not there");
+    }
+    assert!(found.iter().all(|job| job.fence > 1_000_000));
+    // And others come.
+    cluster.start(4, &["--join"]);
+    while cluster.client(2).cluster().await.is_ok_and(|status| status.members.len() < 2) {
+        cluster.cluster(&["add", "4", &cluster.url(4)], 2);
+        assert!(Instant::now() < deadline, "it cannot be added");
+    }
+    cluster
+        .says(4, "it votes", |status| status.members.iter().all(|member| member.votes) && status.leader.is_some())
+        .await;
+    cluster.has(4, &ids).await;
+}
