@@ -91,6 +91,11 @@ impl Ledger {
         self.no_more.load(Ordering::SeqCst) && self.facts().submitted.len() == self.completed.load(Ordering::SeqCst)
     }
 
+    /// Whether more than so many submitted jobs are not completed.
+    pub(crate) fn is_behind(&self, by: usize) -> bool {
+        self.submissions() > self.completions() + by
+    }
+
     /// How many completions were accepted so far.
     pub(crate) fn completions(&self) -> usize {
         self.completed.load(Ordering::SeqCst)

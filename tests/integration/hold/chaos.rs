@@ -29,6 +29,8 @@ const SUBMITTERS: usize = 3;
 const WORKERS: usize = 8;
 /// A submitter's pause after each job, so that there are no more jobs than can be looked at one by one afterwards.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Submitters wait while so many jobs are left, so that the workers complete them in time in the end.
+const BACKLOG: usize = 1_000;
 /// Shorter than a worker may be late.
 const LEASE_MS: u64 = 2_000;
 const LATE_MS: std::ops::Range<u64> = 0..4_000;
@@ -120,6 +122,9 @@ fn submitter(load: &Load, name: usize) -> JoinHandle<()> {
             assert!(status.is_success(), "submitting {id}: {status} {answer}");
             load.ledger.submitted(&id);
             tokio::time::sleep(PAUSE).await;
+            while load.ledger.is_behind(BACKLOG) && !load.ledger.is_stopping() {
+                tokio::time::sleep(PAUSE).await;
+            }
         }
     })
 }
