@@ -44,7 +44,7 @@ pub(crate) async fn status(_: Call<Read>, query: Query) -> Answer {
     responses(
         (status = 200, description = "It is done, or was done before", body = ClusterStatus),
         (status = 404, description = "`no_such_route`: this server is not a member of a cluster"),
-        (status = 409, description = "`members_unchanged`: it cannot be done now, and the detail says what to do first"),
+        (status = 409, description = "`members_unchanged`: it cannot be done now; the detail says what to do first"),
     ))]
 pub(crate) async fn change(_: Call<Admin>) -> Answer {
     Err(no_member())

@@ -37,8 +37,8 @@ been behind, choose the one whose `applied` is the highest.
 
 Stop this member first, and make sure that no other member of the cluster runs or will ever run again. Then:
 - the member is the only one of the cluster from then on, in a later term;
-- every job that runs is given back, and the fence of every job is raised by 1000000, so that no worker which was given \
-a job by the lost members can complete it.
+- every job that runs is given back, and the fence of every job is raised by 1000000, so that no worker which was \
+given a job by the lost members can complete it.
 
 Afterwards start it as before, and start two others with empty data directories and `--join`; `leasehold cluster add` \
 adds them.

@@ -26,10 +26,12 @@ const MAX_ORDER_BYTES: usize = 16 << 10;
 /// How long another member may take to lead.
 const LEADS_WITHIN: Duration = Duration::from_secs(5);
 
-pub(super) async fn status(State(front): State<Arc<Front>>, headers: HeaderMap, query: Query) -> Answer {
-    front.guard.access.allow(&headers, Role::Read)?;
-    query.only(&[])?;
-    ok(&status_of(&front))
+impl Front {
+    pub(super) async fn status(State(front): State<Arc<Front>>, headers: HeaderMap, query: Query) -> Answer {
+        front.guard.access.allow(&headers, Role::Read)?;
+        query.only(&[])?;
+        ok(&status_of(&front))
+    }
 }
 
 fn status_of(front: &Front) -> ClusterStatus {
@@ -60,15 +62,17 @@ fn status_of(front: &Front) -> ClusterStatus {
     }
 }
 
-/// Changes the members or who leads, if this member leads, and otherwise has the leader do it.
-pub(super) async fn change(State(front): State<Arc<Front>>, mut request: Request) -> Response {
-    let _under_way = front.calls.token();
-    let id = request_id(request.headers());
-    request.headers_mut().insert(REQUEST_ID, id);
-    if !front.standing().leads || front.shutdown.is_cancelled() {
-        return call(front.forwarding.clone(), request).await;
+impl Front {
+    /// Changes the members or who leads, if this member leads, and otherwise has the leader do it.
+    pub(super) async fn change(State(front): State<Arc<Front>>, mut request: Request) -> Response {
+        let _under_way = front.calls.token();
+        let id = request_id(request.headers());
+        request.headers_mut().insert(REQUEST_ID, id);
+        if !front.standing().leads || front.shutdown.is_cancelled() {
+            return call(front.forwarding.clone(), request).await;
+        }
+        try_change(&front, request).await.unwrap_or_else(IntoResponse::into_response)
     }
-    try_change(&front, request).await.unwrap_or_else(IntoResponse::into_response)
 }
 
 async fn try_change(front: &Front, request: Request) -> Answer {

@@ -12,11 +12,11 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::group::{Position, Successor};
 use super::mailbox::Mailbox;
+use super::message;
 use super::offer::Offers;
 use super::options::GroupOptions;
 use super::others::{Others, Way};
 use super::words::{self, Ask, Offer, Piece, Word};
-use super::{closed, message};
 use crate::store::{ChangeError, Heard, Member, MemberChange, MemberMessage, Membership, Role, Standing, StoreError};
 
 /// The most messages to others, and from others, that wait. Further ones are dropped: what matters is sent again.
@@ -421,7 +421,7 @@ impl Member for Exchange {
         {
             let mut inbox = self.inbox.lock();
             if inbox.is_closed {
-                return Err(closed().into());
+                return Err(StoreError::Unavailable("it is closed".to_owned()).into());
             }
             inbox.changes.push((change, caller));
         }

@@ -120,7 +120,8 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Creates the member `id` of the group `members`, those as of the entry `applied`, as its process starts. All entries up to `applied` are committed
+    /// Creates the member `id` of the group `members`, those as of the entry `applied`, as its process starts. All entries
+    /// up to `applied` are committed
     /// and were applied; `entries` are those of its log behind it, and `earlier` reads those before it, where others
     /// may lack them.
     ///

@@ -1,7 +1,8 @@
 //! The threads of a store that is one of several members.
 //!
 //! One takes the messages of other members and the ticks of the clock to the library, which says what is committed;
-//! another applies that, a third reads the state for others, and a fourth receives it from another. What the writer of a leader has proposed is not applied but shown by the writer, which has
+//! another applies that, a third reads the state for others, and a fourth receives it from another. What the
+//! writer of a leader has proposed is not applied but shown by the writer, which has
 //! decided it.
 
 use std::io;

@@ -17,7 +17,8 @@
 //! - `flush`: how the database comes after the log.
 //! - `watch`: what must not run out. `periodic`: a thread that does something time and again.
 //! - `disk` and `directory`: where everything is kept, and `error`, what can be wrong with it.
-//! - `options`: what a store is opened with. `running`: the threads of one. `opening`: how it is opened and closed, with `recover`, how the database is read. `seal`: what must be there then,
+//! - `options`: what a store is opened with. `running`: the threads of one. `opening`: how it is opened and closed,
+//!   with `recover`, how the database is read. `seal`: what must be there then,
 //!   which `checkpoint` writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files,
 //!   read only. `verify`: all of it checked.
 //! - `stored`: a job on disk. `records`: a record on disk. `schedules`: a schedule on disk, and its keys. `audit`: the
@@ -205,7 +206,7 @@ impl EmbeddedStore {
             lookups: Arc::new(Semaphore::new(LOOKUPS as usize)),
             audit: Arc::new(Mutex::new(Audit::in_directory(path))),
         });
-        let renewing = renew::start(&inner).map_err(no_thread)?;
+        let renewing = inner.start_renewing().map_err(no_thread)?;
         Ok(Self { inner, renewing: Mutex::new(renewing) })
     }
 

@@ -19,15 +19,17 @@ use crate::store::StoreError;
 /// The pause between two looks at whether reads have ended.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Starts the thread for a store that is one of several members.
-///
-/// # Errors
-/// An error when it cannot be started.
-pub(super) fn start(inner: &Arc<Inner>) -> io::Result<Option<JoinHandle<()>>> {
-    let Some(exchange) = inner.exchange.clone() else { return Ok(None) };
-    let inner = Arc::downgrade(inner);
-    let thread = thread::Builder::new().name("store-renew".to_owned());
-    thread.spawn(move || while wait(&exchange) && renew(&inner, &exchange) {}).map(Some)
+impl Inner {
+    /// Starts the thread for a store that is one of several members.
+    ///
+    /// # Errors
+    /// An error when it cannot be started.
+    pub(super) fn start_renewing(self: &Arc<Self>) -> io::Result<Option<JoinHandle<()>>> {
+        let Some(exchange) = self.exchange.clone() else { return Ok(None) };
+        let inner = Arc::downgrade(self);
+        let thread = thread::Builder::new().name("store-renew".to_owned());
+        thread.spawn(move || while wait(&exchange) && renew(&inner, &exchange) {}).map(Some)
+    }
 }
 
 fn wait(exchange: &Exchange) -> bool {

@@ -13,7 +13,7 @@ use super::member::Threads;
 use super::options::EmbeddedOptions;
 use super::periodic::Periodic;
 use super::writer::{Queue, Writer};
-use super::{checkpoint, closed, watch};
+use super::{checkpoint, watch};
 use crate::store::StoreError;
 
 /// The threads of an open store, which end when this is dropped.
@@ -51,7 +51,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.queue.close(closed());
+        self.queue.close(StoreError::Unavailable("it is closed".to_owned()));
         if let Some(writer) = self.writer.take() {
             // A writer that panicked has printed why; there is nothing left to wait for.
             drop(writer.join());

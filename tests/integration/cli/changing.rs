@@ -194,7 +194,7 @@ async fn the_one_that_is_left_goes_on_alone_and_no_former_fence_is_taken() {
     assert_eq!(cluster.leader(2).await, 2);
     cluster.has(2, &ids).await;
     let done = CompleteJob { worker_id: "before".to_owned(), fence: claimed.fence, result: None, next: None };
-    let refused = cluster.client(2).complete(&claimed.id.to_string(), &done).await.expect_err("its fence is over");
+    let refused = cluster.client(2).complete(claimed.id.as_ref(), &done).await.expect_err("its fence is over");
     assert_eq!(refused.code(), Some("lease_lost"));
     let claim = claim_as("after", 5);
     let mut found = Vec::new();
