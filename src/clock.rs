@@ -4,6 +4,7 @@
 //! that tests choose it and a replay gives the same answer. [`ticks`] tell services when to look.
 
 mod compared;
+mod continued;
 pub mod ticks;
 
 use std::borrow::Cow;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 pub use compared::{ComparedClock, Reading};
+pub use continued::ContinuedClock;
 
 /// A point in time, to the millisecond. In JSON it is RFC 3339 in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, ToSchema)]

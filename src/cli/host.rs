@@ -28,7 +28,7 @@ use super::settings::Settings;
 use super::signals::Signals;
 use crate::api::access::{Access, check_exposure};
 use crate::api::{self, AppState, Limits, MemberState, Office};
-use crate::clock::{Clock, ComparedClock, SystemClock};
+use crate::clock::{Clock, ComparedClock, ContinuedClock, SystemClock};
 use crate::monitor::MonitorConfig;
 use crate::peers::Carrier;
 use crate::store::time::keep_compared;
@@ -261,7 +261,9 @@ async fn serve_as_member(
         metrics: shown.metrics.clone(),
         limits: shown.limits.clone(),
     };
-    let leading = Leading { member, means, shown, office, stages: stages.clone() };
+    let clock = Arc::new(ContinuedClock::new(Arc::clone(&means.clock)));
+    let means = Means { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..means };
+    let leading = Leading { member, clock, means, shown, office, stages: stages.clone() };
     let (failing, failed) = oneshot::channel();
     let mut leading = AbortOnDropHandle::new(tokio::spawn(async move {
         if let Err(failure) = leading.run().await {

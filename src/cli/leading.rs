@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure::Failure;
 use super::managing::{Managing, Means, Shown, retire};
 use crate::api::Office;
+use crate::clock::{Clock as _, ContinuedClock};
 use crate::store::{Member, Standing};
 
 /// How long another member may take to lead once this one has given that up. A follower that has the log needs a few
@@ -20,9 +21,14 @@ const HANDED_OVER_WITHIN: Duration = Duration::from_millis(2_500);
 /// When to hand over the lead once more: the store gives up a try after a second.
 const AGAIN_AFTER: Duration = Duration::from_millis(1_200);
 
+/// By how much clocks that are kept in time are apart at most.
+const WORTH_SAYING: Duration = Duration::from_millis(500);
+
 /// A member, and what it leads with.
 pub(super) struct Leading {
     pub(super) member: Arc<dyn Member>,
+    /// The clock of the means, which goes on from the times that leaders before have written.
+    pub(super) clock: Arc<ContinuedClock>,
     pub(super) means: Means,
     pub(super) shown: Shown,
     /// Where the calls find the manager.
@@ -67,12 +73,16 @@ impl Leading {
     async fn lead(&self) -> Result<(), Failure> {
         let mut standing = self.member.standing();
         loop {
-            let term = tokio::select! {
+            let Standing { term, time, .. } = tokio::select! {
                 () = self.stages.stopping.cancelled() => return Ok(()),
-                term = leads(&mut standing) => term,
+                standing = leads(&mut standing) => standing,
             };
             tracing::info!(term, member = self.member.number(), "this member leads the cluster");
-            let since = self.means.clock.now();
+            let behind = self.clock.go_on_from(time);
+            if behind > WORTH_SAYING {
+                tracing::warn!(?behind, "this machine's clock is behind that of a leader before: time passes slowly");
+            }
+            let since = self.clock.now();
             let manager = self.means.manager();
             let managing = match self.until_the_end(term, self.means.start(manager.clone(), Some(since))).await {
                 End::Done(Ok(managing)) => managing,
@@ -139,7 +149,7 @@ impl Leading {
         let (number, mut standing) = (self.member.number(), self.member.standing());
         let giving_up = async {
             loop {
-                let term = leads(&mut standing).await;
+                let Standing { term, .. } = leads(&mut standing).await;
                 self.member.hand_over(None);
                 // One that does not take the lead in this time does not take it at all.
                 let _gone = timeout(AGAIN_AFTER, deposed(self.member.standing(), term)).await;
@@ -164,11 +174,11 @@ impl Leading {
     }
 }
 
-/// Waits until the member leads, and returns the term in which it does.
-async fn leads(standing: &mut watch::Receiver<Standing>) -> u64 {
-    let term = standing.wait_for(|standing| standing.leads).await.map(|standing| standing.term);
-    match term {
-        Ok(term) => term,
+/// Waits until the member leads, and returns where it stands then.
+async fn leads(standing: &mut watch::Receiver<Standing>) -> Standing {
+    let leading = standing.wait_for(|standing| standing.leads).await.map(|standing| *standing);
+    match leading {
+        Ok(leading) => leading,
         // A store that is closed leads no more.
         Err(_) => std::future::pending().await,
     }

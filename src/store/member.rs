@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::StoreError;
+use crate::clock::Timestamp;
 
 /// A message of this member to another one, or of another one to this. Messages may be lost, doubled, late, and in
 /// another order: that makes a group slower, and never wrong.
@@ -143,6 +144,8 @@ pub struct Standing {
     pub applied: u64,
     /// The number of the last entry that it knows to be committed.
     pub committed: u64,
+    /// The latest time at which a job or schedule was changed, as far as it has applied that.
+    pub time: Timestamp,
 }
 
 /// One member of a group.

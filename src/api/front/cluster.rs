@@ -35,7 +35,7 @@ impl Front {
 }
 
 fn status_of(front: &Front) -> ClusterStatus {
-    let Standing { role, receives, term, leader, leads, applied, committed } = front.standing();
+    let Standing { role, receives, term, leader, leads, applied, committed, .. } = front.standing();
     let ClusterMap { cluster, member, .. } = &front.map;
     let (members, heard) = (front.member.members(), front.member.heard());
     let agreed = members.borrow().clone();

@@ -82,6 +82,8 @@ pub(super) enum MetaKey<'a> {
     SeqNo,
     /// The number of the last entry of the log that the database has.
     Entry,
+    /// The latest time at which a job or schedule was changed, in milliseconds since the epoch.
+    Time,
     /// The members of the group, as JSON.
     Members,
     /// How many finished jobs there are in a state and queue.
@@ -101,6 +103,7 @@ impl MetaKey<'_> {
             Self::PrimaryTerm => PRIMARY_TERM.to_vec(),
             Self::SeqNo => SEQ_NO.to_vec(),
             Self::Entry => ENTRY.to_vec(),
+            Self::Time => b"time".to_vec(),
             Self::Members => b"members".to_vec(),
             Self::Finished(state, queue) => {
                 [FINISHED_PREFIX, &[stored::state_code(*state)], queue.as_str().as_bytes()].concat()
@@ -173,6 +176,8 @@ impl Disk {
         batch.insert(&self.meta, MetaKey::PrimaryTerm.bytes(), flush.last.primary_term.to_be_bytes());
         batch.insert(&self.meta, MetaKey::SeqNo.bytes(), flush.last.seq_no.to_be_bytes());
         batch.insert(&self.meta, MetaKey::Entry.bytes(), flush.entry.to_be_bytes());
+        let time = u64::try_from(flush.time.as_millis()).unwrap_or(0);
+        batch.insert(&self.meta, MetaKey::Time.bytes(), time.to_be_bytes());
         if let Some(members) = &flush.members {
             let text = serde_json::to_string(&**members).map_err(|error| Corrupt(format!("the members: {error}")))?;
             batch.insert(&self.meta, MetaKey::Members.bytes(), text);

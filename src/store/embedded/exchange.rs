@@ -17,6 +17,7 @@ use super::offer::Offers;
 use super::options::GroupOptions;
 use super::others::{Others, Way};
 use super::words::{self, Ask, Offer, Piece, Word};
+use crate::clock::Timestamp;
 use crate::store::{ChangeError, Heard, Member, MemberChange, MemberMessage, Membership, Role, Standing, StoreError};
 
 /// The most messages to others, and from others, that wait. Further ones are dropped: what matters is sent again.
@@ -254,8 +255,8 @@ impl Exchange {
     }
 
     /// Takes note of where this member stands, of which everybody else is told: `applied` is the number of the last
-    /// entry that it has applied, and `leads` whether it may take writes.
-    pub(super) fn stand(&self, position: Position, applied: u64, leads: bool) {
+    /// entry that it has applied, `time` the latest time of what it has applied, and `leads` whether it may take writes.
+    pub(super) fn stand(&self, position: Position, (applied, time): (u64, Timestamp), leads: bool) {
         let Position { term, leader, committed, role, .. } = position;
         let is_disowned = self.others(|others| others.is_disowned).unwrap_or_default();
         let role = if is_disowned { Role::Disowned } else { role };
@@ -268,7 +269,7 @@ impl Exchange {
             }
         }
         self.standing.send_if_modified(|now| {
-            let standing = Standing { role, term, leader, leads, applied, committed, receives: now.receives };
+            let standing = Standing { role, term, leader, leads, applied, committed, time, receives: now.receives };
             mem::replace(now, standing) != standing
         });
     }

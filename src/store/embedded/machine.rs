@@ -12,6 +12,7 @@ use foldhash::quality::RandomState;
 use indexmap::IndexMap;
 use indexmap::map::Entry;
 
+use crate::clock::Timestamp;
 use crate::job::{BodyId, Job, JobId, JobState, Json, NewBody, QueueName, ScheduleId};
 use crate::store::{
     Record, RecordKey, RecordWrite, ScheduleResult, ScheduleWrite, StoreError, StoredSchedule, Version, Versioned,
@@ -175,6 +176,13 @@ fn change_of<'m, K: Hash + Eq + Clone, T: Clone>(
 }
 
 impl Effects {
+    /// Returns the latest time at which one of these jobs and schedules was changed.
+    pub(super) fn time(&self) -> Option<Timestamp> {
+        let jobs = self.heads.values().filter_map(|change| Some(change.after.as_ref()?.job.updated_at));
+        let schedules = self.schedules.values().filter_map(|change| Some(change.after.as_ref()?.schedule.updated_at));
+        jobs.chain(schedules).max()
+    }
+
     /// Returns how the numbers of finished jobs change, by state and queue.
     pub(super) fn finished_deltas(&self) -> BTreeMap<(JobState, QueueName), i64> {
         let mut deltas = BTreeMap::new();

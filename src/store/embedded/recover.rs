@@ -14,6 +14,7 @@ use super::seal::Vote;
 use super::state::{Finished, Published, Recent, Records, View};
 use super::unflushed::Unflushed;
 use super::{records, stored};
+use crate::clock::Timestamp;
 use crate::job::QueueName;
 use crate::store::{Membership, Place, StoreError, Version};
 
@@ -26,6 +27,7 @@ impl Disk {
         let primary_term = self.number(&MetaKey::PrimaryTerm)?.unwrap_or(0);
         let seq_no = self.number(&MetaKey::SeqNo)?.unwrap_or(0);
         let entry = self.number(&MetaKey::Entry)?.unwrap_or(0);
+        let time = self.number(&MetaKey::Time)?.unwrap_or(0);
         let sealed = self.seal.lock().flushed;
         if seq_no < sealed {
             let what = format!("it ends with write {seq_no}, and write {sealed} was made");
@@ -64,6 +66,7 @@ impl Disk {
             records: kept,
             last: Version { place: Place::Main, primary_term, seq_no },
             entry,
+            time: Timestamp::from_millis(i64::try_from(time).unwrap_or(0)),
             members: self.members()?,
             unflushed: Unflushed::default(),
             flushing: None,

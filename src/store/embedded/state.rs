@@ -19,6 +19,7 @@ use super::live::Live;
 use super::machine::Effects;
 use super::schedules::Index;
 use super::unflushed::{Cut, Flush, Unflushed};
+use crate::clock::Timestamp;
 use crate::job::{BodyId, JobId, JobState, Json, QueueName, RecordName, ScheduleId};
 use crate::store::record::too_many;
 use crate::store::{
@@ -55,6 +56,8 @@ pub(super) struct Published {
     pub(super) last: Version,
     /// The number of the last entry of the log.
     pub(super) entry: u64,
+    /// The latest time at which a job or schedule was changed.
+    pub(super) time: Timestamp,
     /// The members of the group; `None` while they are those that it was founded with.
     pub(super) members: Option<Arc<Membership>>,
     /// What has changed since the last flush began.
@@ -117,7 +120,7 @@ impl Published {
         self.flushing = Some(Arc::clone(&changes));
         let counts = changes.counts.iter().map(|group| (group.clone(), self.finished.of(group))).collect();
         let (blocks, members) = (Arc::clone(&self.blocks), self.members.clone());
-        Flush { entry: self.entry, last: self.last, changes, cut, blocks, counts, members }
+        Flush { entry: self.entry, last: self.last, time: self.time, changes, cut, blocks, counts, members }
     }
 
     /// Takes over the database as it is after a flush.
@@ -157,6 +160,7 @@ impl Published {
     /// jobs leave with it, as they are then.
     pub(super) fn take_over(&mut self, entry: u64, bytes: usize, effects: &Effects, left: Vec<Block>) {
         (self.entry, self.last) = (entry, effects.last);
+        self.time = effects.time().map_or(self.time, |time| time.max(self.time));
         let stale = self.unflushed.add(effects, bytes);
         if !stale.is_empty() {
             Arc::make_mut(&mut self.view.stale).extend(stale);

@@ -231,8 +231,12 @@ impl Engine {
 
     fn stand(&self, member: &Member) {
         if let Some(exchange) = &self.exchange {
-            let applied = self.applied().0;
-            exchange.stand(member.position(), applied, self.leads(member));
+            let leads = self.leads(member);
+            let applied = {
+                let published = self.published.read();
+                (published.entry, published.time)
+            };
+            exchange.stand(member.position(), applied, leads);
         }
     }
 

@@ -8,6 +8,7 @@ use foldhash::quality::RandomState;
 use super::block::Blocks;
 use super::changed::ChangedSchedules;
 use super::machine::{Change, Effects};
+use crate::clock::Timestamp;
 use crate::job::{BodyId, JobId, JobState, Json, QueueName};
 use crate::store::{Membership, Record, RecordKey, Version, Versioned};
 
@@ -98,6 +99,8 @@ pub(super) struct Flush {
     pub(super) entry: u64,
     /// The version given last.
     pub(super) last: Version,
+    /// The latest time at which a job or schedule was changed.
+    pub(super) time: Timestamp,
     pub(super) changes: Arc<Unflushed>,
     /// The finished jobs that are put in blocks.
     pub(super) cut: Vec<Cut>,

@@ -358,8 +358,10 @@ async fn everything_is_there_when_all_members_are_started_again() {
     MEMBERS.into_iter().for_each(|number| group.start(number));
     assert_eq!(group.settled().await, before);
     has_all(&before, &acknowledged);
-    // A version of the new term was never given before.
     let leader = group.leader().await;
+    let latest = before.iter().map(|found| found.job.updated_at).max();
+    assert_eq!(Some(group.standing(leader).time), latest, "the time from which it goes on");
+    // A version of the new term was never given before.
     let version = group.store(leader).write(creates(&named("later", 1))).await.remove(0).expect("written");
     assert!(before.iter().all(|found| version.primary_term > found.version.primary_term));
 }
