@@ -3,8 +3,8 @@
 //! A claim is delivered when its client's own connection takes the answer ([`super::super::delivery`]). Where a
 //! follower is between the two, the leader sends the answer, holds what it has claimed, and does not end the body until
 //! the follower says that the client has it ([`Deliveries`]). The follower passes the answer on and says so with the
-//! last byte ([`Passing`]). When the client goes before that, the follower ends its call; and then, as when the follower
-//! itself is gone, the connection to the leader breaks, which gives the jobs back.
+//! last byte ([`Passing`]). When the client goes before that, the follower ends its call; and then, as when the
+//! follower itself is gone, the connection to the leader breaks, which gives the jobs back.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -175,8 +175,8 @@ struct Told {
 }
 
 impl Told {
-    /// Tells the leader, which ends the answer then. Until it has heard of it, the answer is kept: without it the leader
-    /// would give the jobs back.
+    /// Tells the leader, which ends the answer then. Until it has heard of it, the answer is kept: without it the
+    /// leader would give the jobs back.
     async fn tell(self, mut parts: Parts) {
         let Self { id, http, url } = self;
         for _ in 0..TRIES {

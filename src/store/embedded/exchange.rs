@@ -255,7 +255,8 @@ impl Exchange {
     }
 
     /// Takes note of where this member stands, of which everybody else is told: `applied` is the number of the last
-    /// entry that it has applied, `time` the latest time of what it has applied, and `leads` whether it may take writes.
+    /// entry that it has applied, `time` the latest time of what it has applied, and `leads` whether it may take
+    /// writes.
     pub(super) fn stand(&self, position: Position, (applied, time): (u64, Timestamp), leads: bool) {
         let Position { term, leader, committed, role, .. } = position;
         let is_disowned = self.others(|others| others.is_disowned).unwrap_or_default();

@@ -120,10 +120,9 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Creates the member `id` of the group `members`, those as of the entry `applied`, as its process starts. All entries
-    /// up to `applied` are committed
-    /// and were applied; `entries` are those of its log behind it, and `earlier` reads those before it, where others
-    /// may lack them.
+    /// Creates the member `id` of the group `members`, those as of the entry `applied`, as its process starts. All
+    /// entries up to `applied` are committed and were applied; `entries` are those of its log behind it, and `earlier`
+    /// reads those before it, where others may lack them.
     ///
     /// # Errors
     /// [`AppendError::Failed`] when these do not fit together.

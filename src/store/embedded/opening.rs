@@ -166,8 +166,8 @@ impl Engine {
     }
 }
 
-/// Returns the name of the group that the store in a directory is a member of, and its number; `None` when it is a store
-/// of its own. Nothing is changed.
+/// Returns the name of the group that the store in a directory is a member of, and its number; `None` when it is a
+/// store of its own. Nothing is changed.
 ///
 /// # Errors
 /// Why the directory cannot be looked at.

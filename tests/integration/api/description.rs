@@ -76,6 +76,7 @@ fn it_lists_exactly_the_calls_there_are() {
         "GET /v1/workers",
         "GET /v1/workers/{worker_id}",
         "PATCH /v1/queues/{name}",
+        "POST /v1/admin/cluster",
         "POST /v1/admin/jobs/cancel",
         "POST /v1/admin/jobs/release",
         "POST /v1/admin/jobs/retry",

@@ -10,10 +10,11 @@ use leasehold::manager::{Fairness, JobOrder, OnDuplicate, QueueOrder};
 use leasehold::notify::SubscribableEvent;
 use leasehold::schedule::{Action, ActionType, Method, NotRun, Overlap, ScheduleEventName};
 use leasehold::scheduler::Outcome;
+use leasehold::store::Role;
 use leasehold::wire::{
-    BulkFilter, ClaimJobs, ClaimNext, CompleteJob, Completion, ExcludedDates, FailJob, FinishJobs, HealthStatus,
-    HeartbeatJob, HeartbeatJobs, JobError, JobState, LeaseBeat, OrphanAction, Period, PreviewSchedule, PutSchedule,
-    ReleaseJob, SubmitJob, Subscribe, Then,
+    BulkFilter, ClaimJobs, ClaimNext, ClusterRole, CompleteJob, Completion, ExcludedDates, FailJob, FinishJobs,
+    HealthStatus, HeartbeatJob, HeartbeatJobs, JobError, JobState, LeaseBeat, OrphanAction, Period, PreviewSchedule,
+    PutSchedule, ReleaseJob, SubmitJob, Subscribe, Then,
 };
 use regex::Regex;
 use serde_json::{Value, json};
@@ -239,8 +240,10 @@ fn it_lists_the_words_of_every_enum() {
     fn all<T: Copy + serde::Serialize>(values: &[T]) -> Value {
         json!(values)
     }
+    let roles = [Role::Voter, Role::Learner, Role::Joining, Role::Removed, Role::Disowned].map(ClusterRole::from);
     let expected: BTreeMap<&str, Value> = [
         ("ActionType", all(&ActionType::ALL)),
+        ("ClusterRole", all(&roles)),
         ("EventName", all(&EventName::ALL)),
         ("Fairness", all(&Fairness::ALL)),
         ("HealthStatus", all(&[HealthStatus::Ok, HealthStatus::Warn, HealthStatus::Error])),
