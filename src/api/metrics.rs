@@ -201,6 +201,8 @@ pub const METRICS: &[Metric] = &[
 
     labelled("leasehold_member_messages_total", Counter, ("outcome", || vec!["sent", "failed", "dropped"]),
         "Messages to the other members of the group, by outcome"),
+    metric("leasehold_member_calls_total", Counter,
+        "HTTP calls of schedules and notifications that this member has made for the leader"),
     metric("leasehold_member_term", Gauge, "The term of its group that this member knows of"),
     metric("leasehold_member_leads", Gauge, "1 while this member leads its group"),
     metric("leasehold_member_applied", Gauge, "The number of the last entry of the log that this member has applied"),

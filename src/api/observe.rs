@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 use super::access::{Guard, Role, refuse_other_sites};
 use super::error::{ApiError, Code, write_problem};
 use super::places::{NO_PLACE, Standing};
-use crate::peers::{DELIVERIES_PATH, MESSAGES_PATH};
+use crate::peers::{CALLS_PATH, DELIVERIES_PATH, MESSAGES_PATH};
 
 /// The id of a request, which its answer and the log have as well.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -27,8 +27,8 @@ pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 const MAX_REQUEST_ID_BYTES: usize = 128;
 /// The longest headers together, in bytes. The connection's own limit is higher, so that this one is reported.
 const MAX_HEADER_BYTES: usize = 32 * 1024;
-/// The paths of probes, and of the other members of a group, without which there is no leader.
-const PROBES: [&str; 5] = ["/livez", "/readyz", "/metrics", MESSAGES_PATH, DELIVERIES_PATH];
+/// The paths of probes, and of the other members of a group, without which there is no leader or much to do for it.
+const PROBES: [&str; 6] = ["/livez", "/readyz", "/metrics", MESSAGES_PATH, DELIVERIES_PATH, CALLS_PATH];
 /// The paths of calls that may wait for long.
 const CALLS_THAT_WAIT: [&str; 4] = ["/v1/claims", "/v1/events", "/v1/jobs/export", "/v1/schedules/bulk"];
 /// The name, in metrics and the log, of the route of requests without a route.

@@ -30,7 +30,7 @@ use crate::api::access::{Access, check_exposure};
 use crate::api::{self, AppState, Limits, MemberState, Office};
 use crate::clock::{Clock, ComparedClock, ContinuedClock, SystemClock};
 use crate::monitor::MonitorConfig;
-use crate::peers::Carrier;
+use crate::peers::{Carrier, Deputies};
 use crate::store::time::keep_compared;
 use crate::store::{Member, Store};
 use crate::worker::{Stop, StopListener};
@@ -249,6 +249,10 @@ async fn serve_as_member(
     let carrier = Carrier::start(Arc::clone(&member), &map, secret.clone(), Arc::clone(&clock));
     let carrier = carrier.map_err(Failure::failed)?;
     let own_address = map.addresses.get(&map.member).cloned();
+    let executor = means.executor.clone();
+    let deputies =
+        Deputies::new(Arc::clone(&member), map.clone(), secret.clone(), Arc::clone(&clock), executor.limits());
+    let deputies = Arc::new(deputies.map_err(Failure::failed)?);
     let (office, stages) = (Office::default(), Stages { stopping: shutdown, ..Stages::default() });
     let state = MemberState {
         member: Arc::clone(&member),
@@ -256,13 +260,15 @@ async fn serve_as_member(
         store: Arc::clone(&store),
         office: office.clone(),
         peer_secret: secret,
-        clock,
+        clock: Arc::clone(&clock),
+        executor: executor.clone(),
         access: shown.access.clone(),
         metrics: shown.metrics.clone(),
         limits: shown.limits.clone(),
     };
     let clock = Arc::new(ContinuedClock::new(Arc::clone(&means.clock)));
-    let means = Means { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..means };
+    let executor = executor.with_deputy(deputies);
+    let means = Means { clock: Arc::clone(&clock) as Arc<dyn Clock>, executor, ..means };
     let leading = Leading { member, clock, means, shown, office, stages: stages.clone() };
     let (failing, failed) = oneshot::channel();
     let mut leading = AbortOnDropHandle::new(tokio::spawn(async move {

@@ -25,10 +25,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use chrono::DateTime;
 use http::header::{self, HeaderName, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -112,7 +114,7 @@ pub struct HttpAnswer {
 }
 
 /// The `Retry-After` header (RFC 9110, section 10.2.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RetryAfter {
     /// The delay from now.
     In(Duration),
@@ -136,9 +138,17 @@ impl RetryAfter {
 #[error("no HTTP client can be made: {0}")]
 pub struct NoHttpClient(#[from] reqwest::Error);
 
+/// Other processes that make calls in the place of this one.
+#[async_trait]
+pub trait Deputy: Send + Sync {
+    /// Has a call made elsewhere, which was checked here. `None` when nothing was sent: then it is to be made here.
+    async fn call(&self, call: &HttpCall) -> Option<Result<HttpAnswer, CallError>>;
+}
+
 /// Makes HTTP calls. Clones are cheap and share connections and limits.
 #[derive(Clone)]
 pub struct HttpExecutor {
+    deputy: Option<Arc<dyn Deputy>>,
     http: reqwest::Client,
     policy: Arc<TargetPolicy>,
     limits: Limits,
@@ -182,7 +192,19 @@ impl HttpExecutor {
             .user_agent(concat!("leasehold/", env!("CARGO_PKG_VERSION")))
             .build()?;
         let permits = Arc::new(Semaphore::new(limits.max_concurrent));
-        Ok(Self { http, policy, limits, permits })
+        Ok(Self { deputy: None, http, policy, limits, permits })
+    }
+
+    /// Returns an executor that has calls made by others where they can, and shares everything else with this one.
+    #[must_use]
+    pub fn with_deputy(self, deputy: Arc<dyn Deputy>) -> Self {
+        Self { deputy: Some(deputy), ..self }
+    }
+
+    /// Returns the limits of calls.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Returns the policy for targets.
@@ -199,6 +221,11 @@ impl HttpExecutor {
         // The client asks its resolver for names only, so an address in the URL is checked here or nowhere.
         self.policy.check(&call.url)?;
         check_form(call)?;
+        if let Some(deputy) = &self.deputy
+            && let Some(outcome) = deputy.call(call).await
+        {
+            return outcome;
+        }
         let timeout = call.timeout.min(self.limits.max_timeout);
         let turn = tokio::time::timeout(timeout, self.permits.acquire()).await;
         let Ok(Ok(_permit)) = turn else { return Err(CallError::Busy) };

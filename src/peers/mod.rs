@@ -8,9 +8,10 @@
 //! the same way.
 //!
 //! In reading order: [`Hints`] (the call), [`PeerSecret`] (how it is signed and verified), [`Teller`] (the background
-//! task that makes the calls), [`ClusterMap`] (the members of a group), [`Envelope`] (what they send each other) and
-//! [`Carrier`] (the background tasks that send it).
+//! task that makes the calls), [`ClusterMap`] (the members of a group), [`Envelope`] (what they send each other),
+//! [`Carrier`] (the background tasks that send it) and [`Deputies`] (calls that a member makes for the leader).
 
+mod calls;
 mod carrier;
 mod envelope;
 mod members;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::manager::{Hint, MAX_HINTED_BYTES};
 
+pub use calls::{CALLS_PATH, Deputies, InvalidCall, MAX_CALL_BYTES, Passed, PassedCall};
 pub use carrier::Carrier;
 pub use envelope::{Envelope, InvalidEnvelope, MAX_CLUSTER_BYTES};
 pub use members::ClusterMap;

@@ -8,6 +8,7 @@ mod asking;
 mod calling;
 mod connections;
 mod delivered;
+mod deputies;
 mod description;
 mod events;
 mod exactness;

@@ -35,13 +35,16 @@ use super::access::{Access, Guard, Role};
 use super::app::{BodyBudget, Limits};
 use super::call::Answer;
 use super::error::{ApiError, Code};
-use super::extract::read_within;
+use super::extract::{Read, read_within};
 use super::json::{ok, with_body};
 use super::observe::{REQUEST_ID, observe, request_id};
 use super::system::unready;
 use crate::clock::Clock;
-use crate::executor::NoHttpClient;
-use crate::peers::{ClusterMap, DELIVERIES_PATH, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerSecret};
+use crate::executor::{HttpExecutor, NoHttpClient};
+use crate::peers::{
+    CALLS_PATH, ClusterMap, DELIVERIES_PATH, Envelope, InvalidCall, MAX_CALL_BYTES, MAX_MESSAGES_BYTES, MESSAGES_PATH,
+    PassedCall, PeerSecret,
+};
 use crate::store::{Member, Standing, Store, StoreError};
 use crate::wire::Health;
 use deliveries::Deliveries;
@@ -66,6 +69,8 @@ pub struct MemberState {
     pub peer_secret: PeerSecret,
     /// The clock of the process.
     pub clock: Arc<dyn Clock>,
+    /// What makes the calls that the leader gives to this member.
+    pub executor: HttpExecutor,
     /// The tokens and their roles.
     pub access: Access,
     /// The process's metrics, from [`super::metrics::install`].
@@ -87,8 +92,10 @@ pub(super) struct Front {
     guard: Arc<Guard>,
     secret: PeerSecret,
     clock: Arc<dyn Clock>,
+    executor: HttpExecutor,
     metrics: PrometheusHandle,
     budget: BodyBudget,
+    budget_of_calls: BodyBudget,
     body_within: Duration,
     openapi: Bytes,
     /// The calls that are under way.
@@ -105,7 +112,7 @@ impl Front {
         shutdown: CancellationToken,
         openapi: Bytes,
     ) -> Result<Self, NoHttpClient> {
-        let MemberState { member, map, store, office, peer_secret, clock, access, metrics, limits } = state;
+        let MemberState { member, map, store, office, peer_secret, clock, executor, access, metrics, limits } = state;
         let guard = Arc::new(Guard::new(access, address));
         let own = Own { office, store, address, openapi: openapi.clone() };
         let body_within = limits.body_within;
@@ -132,8 +139,10 @@ impl Front {
             guard,
             secret: peer_secret,
             clock,
+            executor,
             metrics,
             budget: BodyBudget::new(MESSAGES_BUDGET),
+            budget_of_calls: BodyBudget::new(limits.body_bytes),
             body_within,
             openapi,
             calls: TaskTracker::new(),
@@ -160,6 +169,7 @@ pub(super) fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route(MESSAGES_PATH, post(messages))
         .route(DELIVERIES_PATH, post(taken))
+        .route(CALLS_PATH, post(make_call))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
@@ -197,33 +207,62 @@ async fn taken(State(front): State<Arc<Front>>, id: Bytes) -> Answer {
 
 /// Takes messages of another member.
 async fn messages(State(front): State<Arc<Front>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let body = read_within(&parts, body, MAX_MESSAGES_BYTES, (&front.budget, front.body_within)).await?;
-    front
-        .secret
-        .verify(&parts.headers, &body.bytes, front.clock.now())
-        .map_err(|why| ApiError::new(Code::Unauthorized, format!("the call is not one of another member: {why}")))?;
+    let body = front.verified(request, MAX_MESSAGES_BYTES, &front.budget).await?;
     let envelope = Envelope::decode(body.bytes.clone())
         .map_err(|error| ApiError::new(Code::MalformedRequest, error.to_string()))?;
-    let ClusterMap { cluster, member, .. } = &front.map;
-    let wrong = |detail: String| Err(ApiError::new(Code::WrongMember, detail));
-    if *envelope.cluster != **cluster {
-        let theirs = &envelope.cluster;
-        return wrong(format!(
-            "this is a member of the cluster `{cluster}`, and the messages are for one of `{theirs}`"
-        ));
-    }
-    if envelope.to != *member {
-        let detail = format!("this is member {member}, and the messages are for member {}", envelope.to);
-        return wrong(format!("{detail}: the addresses in `--peers` are not the same everywhere"));
-    }
-    if envelope.from == *member {
-        return wrong(format!("this is member {member} itself: two processes have the same number"));
+    front.is_meant(&envelope.cluster, envelope.to)?;
+    let own = front.map.member;
+    if envelope.from == own {
+        let detail = format!("this is member {own} itself: two processes have the same number");
+        return Err(ApiError::new(Code::WrongMember, detail));
     }
     for message in envelope.into_messages() {
         front.member.receive(message);
     }
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Makes a call of a user's address for the leader.
+async fn make_call(State(front): State<Arc<Front>>, request: Request) -> Answer {
+    let _under_way = front.calls.token();
+    if front.shutdown.is_cancelled() {
+        return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
+    }
+    let body = front.verified(request, MAX_CALL_BYTES, &front.budget_of_calls).await?;
+    let malformed = |error: InvalidCall| ApiError::new(Code::MalformedRequest, error.to_string());
+    let call = PassedCall::decode(&body.bytes).map_err(malformed)?;
+    front.is_meant(&call.cluster, call.to)?;
+    let passed = call.make(&front.executor).await.map_err(malformed)?;
+    metrics::counter!("leasehold_member_calls_total").increment(1);
+    Ok(with_body(StatusCode::OK, Body::from(passed.encode())))
+}
+
+impl Front {
+    /// Reads the body of a call that another member has signed.
+    async fn verified(&self, request: Request, limit: usize, budget: &BodyBudget) -> Result<Read, ApiError> {
+        let (parts, body) = request.into_parts();
+        let body = read_within(&parts, body, limit, (budget, self.body_within)).await?;
+        let verified = self.secret.verify(&parts.headers, &body.bytes, self.clock.now());
+        verified.map_err(|why| {
+            ApiError::new(Code::Unauthorized, format!("the call is not one of another member: {why}"))
+        })?;
+        Ok(body)
+    }
+
+    /// Checks that a call of another member is for this one.
+    fn is_meant(&self, theirs: &str, to: u64) -> Result<(), ApiError> {
+        let ClusterMap { cluster, member, .. } = &self.map;
+        if *theirs != **cluster {
+            let detail = format!("this is a member of the cluster `{cluster}`, and the call is for one of `{theirs}`");
+            return Err(ApiError::new(Code::WrongMember, detail));
+        }
+        if to != *member {
+            let detail = format!("this is member {member}, and the call is for member {to}");
+            let detail = format!("{detail}: the addresses in `--peers` are not the same everywhere");
+            return Err(ApiError::new(Code::WrongMember, detail));
+        }
+        Ok(())
+    }
 }
 
 fn healthy() -> Answer {
