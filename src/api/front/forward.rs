@@ -105,6 +105,11 @@ impl Forwarder {
         ApiError::new(Code::NoLeader, detail)
     }
 
+    /// Returns the refusal of a call that nobody has carried out, since this member does not lead.
+    pub(super) fn not_leading(&self) -> ApiError {
+        ApiError::new(Code::NotLeader, format!("member {} does not lead the cluster", self.map.member))
+    }
+
     /// Has the leader serve a call; it may be this member by then.
     pub(super) async fn forward(&self, request: Request) -> Answer {
         let (parts, body) = request.into_parts();
@@ -112,8 +117,7 @@ impl Forwarder {
             return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
         }
         if parts.headers.contains_key(FORWARDED) {
-            let detail = format!("member {} does not lead the cluster", self.map.member);
-            return Err(ApiError::new(Code::NotLeader, detail));
+            return Err(self.not_leading());
         }
         self.guard.access.know(&parts.headers)?;
         if STREAMED.contains(&parts.uri.path()) {

@@ -34,7 +34,7 @@ pub use office::Office;
 use super::access::{Access, Guard, Role};
 use super::app::{BodyBudget, Limits};
 use super::call::Answer;
-use super::error::{ApiError, Code};
+use super::error::{ApiError, Code, write_problem};
 use super::extract::{Read, read_within};
 use super::json::{ok, with_body};
 use super::observe::{REQUEST_ID, observe, request_id};
@@ -54,6 +54,9 @@ use office::{Own, call};
 /// The most bytes of other members' messages that are held at once. They have a budget of their own: without them there
 /// is no leader, however many clients send bodies.
 const MESSAGES_BUDGET: usize = 2 * MAX_MESSAGES_BYTES;
+
+/// The refusals of calls that write which may rest on what was read.
+const RESTS_ON_A_READ: [StatusCode; 3] = [StatusCode::NOT_FOUND, StatusCode::CONFLICT, StatusCode::PRECONDITION_FAILED];
 
 /// The parts of a server that is a member of a group.
 pub struct MemberState {
@@ -190,10 +193,18 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
     let _under_way = front.calls.token();
     // The answer, the log of this member and that of the leader have the same id.
     let id = request_id(request.headers());
-    request.headers_mut().insert(REQUEST_ID, id);
+    request.headers_mut().insert(REQUEST_ID, id.clone());
     let is_forwarded = request.headers().contains_key(FORWARDED);
     let router = if front.shutdown.is_cancelled() { None } else { front.own.router_for(request.method()).await };
-    let answer = call(router.unwrap_or_else(|| front.forwarding.clone()), request).await;
+    let writes_here = router.is_some() && !request.method().is_safe();
+    let mut answer = call(router.unwrap_or_else(|| front.forwarding.clone()), request).await;
+    // Who is refused has found out nothing by a write, and the refusal may rest on what is not so any more.
+    if writes_here && RESTS_ON_A_READ.contains(&answer.status()) && front.own.store.confirm().await.is_err() {
+        let refused = front.forwarder.not_leading();
+        let problem = refused.to_problem(id.to_str().unwrap_or_default());
+        answer = refused.into_response();
+        write_problem(&mut answer, &problem);
+    }
     if is_forwarded { front.deliveries.hold(answer) } else { answer }
 }
 

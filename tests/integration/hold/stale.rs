@@ -37,6 +37,13 @@ async fn a_member_that_led_refuses_no_call_for_want_of_what_it_has_not_heard() {
     let named = ClaimJobs { queues: vec!["named".to_owned()], request_id: Some("r".to_owned()), ..claim };
     let given = client.claim(&named).await.expect("claimed").jobs.remove(0);
 
+    let yearly = json!({
+        "id": "yearly", "period": {"cron": "0 0 1 1 *"}, "action": {"type": "job", "job": {"queue": "q", "kind": "k"}},
+    });
+    let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).build().expect("a client");
+    let stored = http.post(format!("{}/v1/schedules", site.servers[one].url())).json(&yearly).send().await;
+    assert!(stored.expect("an answer").status().is_success());
+
     site.servers[old].signal(Signal::SIGCONT);
     let url = site.servers[old].url();
     let held = json!({"worker_id": "w", "fence": claimed.fence});
@@ -46,9 +53,9 @@ async fn a_member_that_led_refuses_no_call_for_want_of_what_it_has_not_heard() {
         ("/v1/heartbeats".to_owned(), beats.clone()),
         (format!("/v1/jobs/{}/complete", claimed.id), held),
         ("/v1/jobs/late/cancel".to_owned(), json!({})),
+        ("/v1/schedules/yearly/run".to_owned(), json!({})),
         ("/v1/claims".to_owned(), json!({"worker_id": "w", "queues": ["named"], "request_id": "r", "repeated": true})),
     ];
-    let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).build().expect("a client");
     // All at once, while it believes to lead: it notices within a second or two.
     let asked = calls.into_iter().map(|(path, body)| (http.post(format!("{url}{path}")).json(&body), path));
     let asked = asked.map(|(call, path)| async move {
