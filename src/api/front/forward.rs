@@ -44,6 +44,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const DEPOSED: Duration = Duration::from_secs(2);
 /// How long connecting to the leader may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// After how long a connection breaks over which nothing comes, not even what says that it is there.
+const CUT_OFF: Duration = Duration::from_secs(15);
 /// How long an idle connection is kept: less than the leader keeps it.
 const IDLE: Duration = Duration::from_secs(15);
 /// The most bytes of a refusal that are read for its code.
@@ -92,6 +94,11 @@ impl Forwarder {
             .tcp_nodelay(true)
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_idle_timeout(IDLE)
+            // The leader may lead on and not be reached from here only: then nothing else ends a call that waits.
+            .tcp_keepalive(CUT_OFF / 3)
+            .tcp_keepalive_interval(CUT_OFF / 3)
+            .tcp_keepalive_retries(2)
+            .tcp_user_timeout(CUT_OFF)
             .build()?;
         let (budget, body_within) = (BodyBudget::new(limits.body_bytes), limits.body_within);
         let (members, standing) = (member.members(), member.standing());
@@ -180,7 +187,7 @@ impl Forwarder {
         };
         match answer {
             Ok(answer) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => self.refused(answer, parts).await,
-            Ok(answer) => Ok(Some(self.relay(answer, leader))),
+            Ok(answer) => Ok(Some(self.relay(answer, leader, &address))),
             Err(error) if error.is_connect() => Ok(None),
             Err(error) if error.is_builder() => {
                 let detail = "the call cannot be forwarded";
@@ -223,11 +230,9 @@ impl Forwarder {
     }
 
     /// Returns the answer of a member, as it comes.
-    fn relay(&self, answer: reqwest::Response, leader: u64) -> Response {
+    fn relay(&self, answer: reqwest::Response, leader: u64, address: &str) -> Response {
         let (status, mut headers) = (answer.status(), answer.headers().clone());
-        if let Some(announced) = Announced::of(&mut headers)
-            && let Some(address) = self.map.addresses.get(&leader)
-        {
+        if let Some(announced) = Announced::of(&mut headers) {
             return relayed(status, &headers, announced.pass(answer, self.http.clone(), address));
         }
         if headers.contains_key(CONTENT_LENGTH) {

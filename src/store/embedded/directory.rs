@@ -171,12 +171,16 @@ impl Directory {
         file.sync_all()
     }
 
-    /// Gives the room that is kept.
-    pub(super) fn give_room(&self) {
-        if let Err(error) = fs::remove_file(self.path.join(ROOM_FILE))
-            && error.kind() != ErrorKind::NotFound
-        {
-            tracing::warn!(%error, "the room that is kept for when the disk is full cannot be given");
+    /// Gives the room that is kept. Returns whether there was any.
+    pub(super) fn give_room(&self) -> bool {
+        match fs::remove_file(self.path.join(ROOM_FILE)) {
+            Ok(()) => true,
+            Err(error) => {
+                if error.kind() != ErrorKind::NotFound {
+                    tracing::warn!(%error, "the room that is kept for when the disk is full cannot be given");
+                }
+                false
+            }
         }
     }
 

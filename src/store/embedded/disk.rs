@@ -227,8 +227,10 @@ impl Disk {
     /// Gives the room that was kept for when the disk is full, and returns the refusal of the write for which there was
     /// none.
     pub(super) fn give_room(&self, cause: &io::Error) -> StoreError {
-        tracing::error!(error = %cause, "there is no room for the log");
-        self.directory.give_room();
+        // Each write after that is refused as well, until there is room.
+        if self.directory.give_room() {
+            tracing::error!(error = %cause, "there is no room for the log, and it gets what was kept for that");
+        }
         StoreError::OutOfOrder(is_short_of_room(&cause.to_string()))
     }
 

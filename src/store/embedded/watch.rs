@@ -3,15 +3,18 @@
 
 use std::fs;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::engine::Engine;
 use super::periodic::Periodic;
 use super::writer::Queue;
-use crate::store::StoreError;
+use crate::store::{Member as _, StoreError};
 
 /// The time between two looks. At full speed jobs take some 50 MB meanwhile.
 const PERIOD: Duration = Duration::from_millis(500);
+
+/// How often a member that leads hands over for want of room.
+const HAND_OVER_EVERY: Duration = Duration::from_secs(60);
 
 /// The share of the machine's memory, or of what the process may have, that jobs may fill unless a limit is set, in
 /// percent. The rest is for queries, for connections, and for other programs.
@@ -20,10 +23,17 @@ const MEMORY_SHARE: u64 = 70;
 /// Starts the thread that watches, which ends by itself when the engine is gone. `memory_limit` is in bytes.
 pub(super) fn start(engine: Weak<Engine>, queue: Arc<Queue>, memory_limit: Option<u64>) -> std::io::Result<Periodic> {
     let limit = memory_limit.or_else(default_limit);
-    let mut was_short = false;
+    let (mut was_short, mut handed_over) = (false, None);
     Periodic::start("store-watch", PERIOD, move || {
         let Some(engine) = engine.upgrade() else { return false };
-        let why = engine.disk.short_of_room().or_else(|| short_of_memory(limit?));
+        let short_of_room = engine.disk.short_of_room();
+        if let Some(exchange) = &engine.exchange
+            && is_to_hand_over(short_of_room.is_some(), exchange.standing().borrow().leads, &mut handed_over)
+        {
+            tracing::warn!("another member may have the room that this one lacks");
+            exchange.hand_over(None);
+        }
+        let why = short_of_room.or_else(|| short_of_memory(limit?));
         match &why {
             Some(why) if !was_short => tracing::warn!(why, "new jobs are refused"),
             None if was_short => tracing::info!("new jobs are accepted again"),
@@ -33,6 +43,16 @@ pub(super) fn start(engine: Weak<Engine>, queue: Arc<Queue>, memory_limit: Optio
         queue.refuse_new_jobs(why.map(StoreError::OutOfOrder));
         true
     })
+}
+
+/// Returns whether a member is to hand over the lead for want of room on its disk: the group refuses new jobs while its
+/// leader does, and takes them where another one has room. Where all lack room, the lead does not go round and round.
+fn is_to_hand_over(is_short: bool, leads: bool, handed_over: &mut Option<Instant>) -> bool {
+    let is_to = is_short && leads && handed_over.is_none_or(|last| last.elapsed() >= HAND_OVER_EVERY);
+    if is_to {
+        *handed_over = Some(Instant::now());
+    }
+    is_to
 }
 
 fn short_of_memory(limit: u64) -> Option<String> {
@@ -90,6 +110,15 @@ mod tests {
         assert!(limit > 1 << 26, "{limit}");
         assert!(short_of_memory(u64::MAX).is_none());
         assert!(short_of_memory(1).is_some_and(|why| why.contains("--memory-limit")));
+    }
+
+    #[test]
+    fn a_leader_without_room_hands_over_and_not_again_at_once() {
+        let mut last = None;
+        assert!(!is_to_hand_over(false, true, &mut last) && !is_to_hand_over(true, false, &mut last));
+        assert!(is_to_hand_over(true, true, &mut last) && !is_to_hand_over(true, true, &mut last));
+        last = last.and_then(|last| last.checked_sub(HAND_OVER_EVERY));
+        assert!(is_to_hand_over(true, true, &mut last));
     }
 
     #[test]

@@ -85,6 +85,15 @@ impl Cluster {
         self.says(asked, "who leads", runs).await.leader.expect("it was looked at")
     }
 
+    /// Hands the lead over, as often as it takes.
+    async fn have_lead(&self, to: u64, asked: u64) {
+        let deadline = Instant::now() + DEADLINE;
+        while self.leader(asked).await != to {
+            self.cluster(&["transfer", &to.to_string()], asked);
+            assert!(Instant::now() < deadline, "member {to} does not lead");
+        }
+    }
+
     fn cluster(&self, arguments: &[&str], asked: u64) -> Ended {
         let url = self.url(asked);
         let arguments = ["cluster"].into_iter().chain(arguments.iter().copied()).chain(["--server", &url]);
@@ -139,12 +148,15 @@ async fn members_come_and_go_while_the_cluster_works() {
     assert!(listed.iter().all(|row| row["member"] != leader) && listed.len() == 3, "{listed:?}");
     cluster.end(leader, Signal::SIGTERM);
     ids.extend(cluster.submit(4, 20).await);
-    let next = cluster.leader(4).await;
-    let to = cluster.running.keys().copied().find(|number| *number != next).expect("another");
-    cluster.cluster(&["transfer", &to.to_string()], to).expect(0);
-    assert_eq!(cluster.leader(4).await, to);
+    // The new one leads, whose address the others know from the group only.
+    let other = cluster.running.keys().copied().find(|number| *number != 4).expect("another");
+    cluster.have_lead(4, other).await;
+    let claimed = cluster.client(other).claim(&claim_as("through another", 1)).await.expect("claimed").jobs.remove(0);
+    let done = CompleteJob { worker_id: "through another".to_owned(), fence: claimed.fence, result: None, next: None };
+    cluster.client(other).complete(claimed.id.as_ref(), &done).await.expect("the claim holds");
     // One dies with its disk, and begins again with an empty one.
-    let lost = cluster.running.keys().copied().find(|number| *number != to && *number != 4).expect("a third");
+    cluster.have_lead(other, 4).await;
+    let lost = cluster.running.keys().copied().find(|number| ![other, 4].contains(number)).expect("a third");
     cluster.end(lost, Signal::SIGKILL);
     std::fs::remove_dir_all(cluster.data(lost)).expect("it is there");
     cluster.start(lost, &[]);
