@@ -6,6 +6,11 @@ use std::process::ExitCode;
 
 use crate::client::ClientError;
 
+/// What helps where no server is.
+const STARTED_OR_NAMED: &str = "`leasehold serve` starts one, and `--server` or LEASEHOLD_SERVER names another";
+/// What helps where a server does not know who calls.
+const TOKEN_IS_NAMED: &str = "`--token` or LEASEHOLD_TOKEN names the token, and `leasehold token` makes one";
+
 /// Why a command failed.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -66,8 +71,14 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         match error {
             ClientError::Usage(_) => Self::Usage(error.to_string()),
-            ClientError::Connect(_) | ClientError::Timeout(_) | ClientError::Broken(_) => {
-                Self::Unreachable(error.to_string())
+            ClientError::Connect(_) => Self::Unreachable(format!("{error}; {STARTED_OR_NAMED}")),
+            ClientError::Timeout(_) | ClientError::Broken(_) => Self::Unreachable(error.to_string()),
+            ClientError::Problem { .. } if error.code() == Some("unauthorized") => {
+                Self::Failed(format!("{error}; {TOKEN_IS_NAMED}"))
+            }
+            // What the server finds wrong with a query is on the command line.
+            ClientError::Problem { ref problem, .. } if problem.errors.iter().any(|error| error.field == "kql") => {
+                Self::Usage(error.to_string())
             }
             ClientError::Servers(_) if error.status().is_none() => Self::Unreachable(error.to_string()),
             ClientError::Problem { .. } | ClientError::Decode { .. } | ClientError::Servers(_) => {

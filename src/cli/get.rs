@@ -26,12 +26,18 @@ pub(super) struct GetArgs {
 pub(super) async fn run(args: GetArgs, settings: Settings) -> Result<(), Failure> {
     let Ids { ids, answer } = args.jobs;
     let client = answer.connect(&settings.client)?;
-    for (index, id) in ids.iter().enumerate() {
-        let job = client.job(id).await?;
-        let gap = if index > 0 { "\n" } else { "" };
-        answer.print(&job, |job| format!("{gap}{}", describe(job)))?;
+    let (mut gap, mut missing) = ("", Vec::new());
+    for id in &ids {
+        match client.job(id).await {
+            Ok(job) => {
+                answer.print(&job, |job| format!("{gap}{}", describe(job)))?;
+                gap = "\n";
+            }
+            Err(error) if error.code() == Some("not_found") => missing.push(error.to_string()),
+            Err(error) => return Err(error.into()),
+        }
     }
-    Ok(())
+    if missing.is_empty() { Ok(()) } else { Err(Failure::Failed(missing.join("\nleasehold: "))) }
 }
 
 /// Formats a job on a page, without the fields that are empty.

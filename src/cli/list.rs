@@ -59,15 +59,20 @@ pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failur
             client.jobs(&query).await.map(|page| (page.items, page.next_cursor))
         };
         let header = ["id", "queue", "kind", "state", "attempt", "created", "error"];
-        args.answer.print_pages(args.limit, page, row, |rows| table(&header, rows)).await
+        args.answer.print_pages(args.limit, page, row, |rows| jobs_table(&header, rows)).await
     } else {
         let page = async |limit, cursor| {
             (query.limit, query.cursor) = (Some(limit), cursor);
             client.job_parts(&query, &args.jobs.fields).await.map(|page| (page.items, page.next_cursor))
         };
         let row = |job: &Json| fields.iter().map(|field| cell(job.as_str(), field)).collect();
-        args.answer.print_pages(args.limit, page, row, |rows| table(&fields, rows)).await
+        args.answer.print_pages(args.limit, page, row, |rows| jobs_table(&fields, rows)).await
     }
+}
+
+/// Formats rows for people, or says that there are none.
+fn jobs_table(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() { "no jobs match".to_owned() } else { table(header, rows) }
 }
 
 /// Formats a field's value for people: a string without quotes, anything else as JSON, and nothing for a missing one.

@@ -27,11 +27,12 @@ pub(super) struct Addresses {
 pub(super) struct Address(usize);
 
 impl Addresses {
-    /// Reads the URLs of servers. One that is named twice is called once.
+    /// Reads the URLs of servers; one without a scheme is one of `http`. One that is named twice is called once.
     pub(super) fn parse<S: AsRef<str>>(urls: &[S]) -> Result<Self, ClientError> {
         let mut bases = Vec::new();
         for url in urls.iter().map(AsRef::as_ref) {
-            let base = Url::parse(url).map_err(|error| ClientError::Usage(format!("{url}: {error}")))?;
+            let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+            let base = Url::parse(&with_scheme).map_err(|error| ClientError::Usage(format!("{url}: {error}")))?;
             if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
                 return Err(ClientError::Usage(format!("{url}: must begin with http:// or https://")));
             }

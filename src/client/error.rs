@@ -21,7 +21,7 @@ pub enum ClientError {
         retry_after: Option<Duration>,
     },
     /// The server could not be reached; it has not heard of the call.
-    #[error("cannot reach the server: {0}")]
+    #[error("cannot reach the server at {0}")]
     Connect(String),
     /// No answer came in time; the server may have carried out the call.
     #[error("no answer in time: {0}")]
@@ -133,11 +133,14 @@ fn is_busy(status: u16) -> bool {
 
 impl From<reqwest::Error> for ClientError {
     fn from(error: reqwest::Error) -> Self {
-        let text = format!("{error}: {}", innermost_cause(&error));
+        let cause = innermost_cause(&error);
+        let text = format!("{error}: {cause}");
         if error.is_builder() {
             Self::Usage(text)
         } else if error.is_connect() {
-            Self::Connect(text)
+            // Whatever was asked, nobody has heard of it.
+            let origin = error.url().map(|url| url.origin().ascii_serialization()).unwrap_or_default();
+            Self::Connect(format!("{origin}: {cause}"))
         } else if error.is_timeout() {
             Self::Timeout(text)
         } else {

@@ -46,6 +46,21 @@ fn jobs_are_counted_reckoned_and_listed_by_field() {
 }
 
 #[test]
+fn what_is_found_is_shown_and_what_is_not_is_named() {
+    let bed = Bed::start();
+    assert_eq!(bed.run(&["list"]).expect(0).stdout(), "no jobs match\n");
+    let ids: Vec<String> = (0..2).map(|_| bed.submit(&[], "true")).collect();
+    let got = bed.run(&["get", &ids[0], "nobody", &ids[1], "nowhere"]).expect(1);
+    assert!(ids.iter().all(|id| got.stdout().contains(id)), "{}", got.stdout());
+    let said = got.stderr();
+    assert!(said.lines().count() == 2 && said.contains("nobody") && said.contains("nowhere"), "{said}");
+    let wrong = bed.run(&["list", "state: (available or"]).expect(2).stderr();
+    assert!(wrong.contains("kql"), "{wrong}");
+    let host = bed.server.url().replace("http://", "");
+    assert_eq!(bed.run(&["count", "--server", &host]).expect(0).stdout(), "2\n");
+}
+
+#[test]
 fn an_export_has_its_name_only_once_it_is_whole() {
     let bed = Bed::start();
     let ids: Vec<String> = (0..3).map(|_| bed.submit(&[], "true")).collect();
@@ -55,7 +70,7 @@ fn an_export_has_its_name_only_once_it_is_whole() {
     let path = bed.path().join("jobs.ndjson");
     let name = path.to_str().expect("a path");
     std::fs::write(&path, "before").expect("written");
-    let said = bed.run(&["export", "-o", name, "state: (available or"]).expect(1).stderr();
+    let said = bed.run(&["export", "-o", name, "state: (available or"]).expect(2).stderr();
     assert!(said.contains("kql"), "{said}");
     assert_eq!(std::fs::read_to_string(&path).expect("read"), "before");
     bed.run(&["export", "-o", name, "--fields", "id", "state: available"]).expect(0);

@@ -241,7 +241,7 @@ fn schedules_are_listed_by_a_query_and_a_mistake_in_one_is_shown_under_it() {
     assert_eq!(listed(&bed, &["--owner", "shop", "id: (s0000 or s0001)"]), ["s0001"]);
     let table = bed.run(&["schedule", "list", "owner: web and id: s0003"]).expect(0).stdout();
     assert!(table.contains("s0003") && !table.contains("s0001"), "{table}");
-    let refused = bed.run(&["schedule", "list", "onwer: web"]).expect(1).stderr();
+    let refused = bed.run(&["schedule", "list", "onwer: web"]).expect(2).stderr();
     assert!(refused.contains("is `owner` meant?") && refused.contains("onwer: web\n  ^"), "{refused}");
 }
 

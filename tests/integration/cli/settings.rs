@@ -19,7 +19,7 @@ fn a_flag_goes_over_the_environment_and_that_over_the_file() {
         Started::of(&mut command).end().code()
     };
     // An address that cannot be meant, so that whoever uses it is told so at once.
-    let wrong = "nowhere";
+    let wrong = "ftp://nowhere";
     assert_eq!(list(&server.url(), None, None), Some(0));
     assert_eq!(list(&server.url(), Some(wrong), None), Some(2));
     assert_eq!(list(wrong, Some(&server.url()), None), Some(0));
