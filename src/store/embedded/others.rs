@@ -19,6 +19,8 @@ const SILENT_TICKS: u32 = 30;
 pub(super) struct Others {
     /// How long a member may be silent.
     silence: Duration,
+    /// When this member began to listen to them.
+    begun: Instant,
     /// The number of the directory of this member.
     directory: u64,
     /// Whether the group knows the directory, or knew it before directories had numbers.
@@ -39,6 +41,7 @@ impl Others {
     pub(super) fn of(group: &SealedGroup, tick: Duration) -> Self {
         Self {
             silence: tick * SILENT_TICKS,
+            begun: Instant::now(),
             directory: group.directory,
             is_admitted: group.is_admitted,
             is_disowned: false,
@@ -83,10 +86,15 @@ impl Others {
     /// Returns whether a message from a member is one of the directory that is known of it, and for this one.
     pub(super) fn admits(&mut self, from: u64, directories: Option<(u64, u64)>) -> bool {
         match directories {
-            // Only a version that knows of none sends it, and one whose directory the group knew before.
+            // Only a version that knows of none sends it, and one whose directory the group knew before. Of one that is
+            // known by its directory it may be from another one, unless it has an earlier version by now.
             None => {
-                self.plain.insert(from, Instant::now());
-                true
+                let is_of_old = self.begun.elapsed() > self.silence && self.lately(from).is_none();
+                let is_admitted = is_of_old || !self.known.contains_key(&from);
+                if is_admitted {
+                    self.plain.insert(from, Instant::now());
+                }
+                is_admitted
             }
             Some((theirs, ours)) => ours == self.directory && self.know(from, theirs),
         }
@@ -126,6 +134,7 @@ impl Others {
             (Some(hello), Some(known)) if hello.directory == *known => Way::Between((self.directory, *known)),
             // It has another directory.
             (Some(_), _) => Way::None,
+            (None, Some(known)) if !self.is_of_old(to) => Way::Between((self.directory, *known)),
             (None, _) if self.is_admitted => Way::Plain,
             (None, _) => Way::None,
         }
@@ -205,6 +214,20 @@ mod tests {
         assert_eq!((one.way(2), one.admits(2, Some((21, 10)))), (Way::Between((10, 21)), true));
         two.hear(1, one.hello(2, 0, false));
         assert!(!two.is_disowned && two.is_admitted);
+    }
+
+    #[test]
+    fn one_that_is_known_by_its_directory_is_not_heard_without_it() {
+        let mut one = others(10, true);
+        assert!(one.admits(2, None), "it may have a version that knows of none");
+        one.hear(2, hello(20, 10));
+        assert!(!one.admits(2, None) && one.admits(2, Some((20, 10))));
+        let group = one.sealed(&SealedGroup { directory: 10, ..SealedGroup::default() }).expect("it knows more");
+        let mut again = Others::of(&group, Duration::from_secs(1));
+        assert_eq!(again.way(2), Way::Between((10, 20)), "it has not heard of it again");
+        assert!(!again.admits(2, None) && again.admits(2, Some((20, 10))));
+        let mut silent = Others::of(&group, Duration::ZERO);
+        assert!(silent.admits(2, None), "it may have gone back to a version that knows of none");
     }
 
     #[test]
