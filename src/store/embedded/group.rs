@@ -7,8 +7,9 @@
 //!
 //! The number of a frame of the log is the index of its entry. Each frame begins with the term of its entry; the one
 //! that begins a term has nothing else. How far the group has committed is not kept: what the database has was
-//! committed, and so was what the log of a group of one has. In a larger group the leader says it.
-//!
+//! committed, and so was what the log of a group of one has. In a larger group the leader says it, but for the changes
+//! of members before the last one in the log: a member must not count votes among members of long ago.
+
 use std::io;
 use std::sync::Arc;
 
@@ -134,7 +135,8 @@ impl Member {
         entries: Vec<Entry>,
         earlier: Option<Box<dyn Earlier>>,
     ) -> Result<Self, AppendError> {
-        let hard = HardState { term: vote.term, vote: vote.member, commit: applied.number, ..HardState::default() };
+        let commit = applied.number.max(certainly_committed(&entries));
+        let hard = HardState { term: vote.term, vote: vote.member, commit, ..HardState::default() };
         let kept = Kept::new(hard, group_of(&members), applied, entries, earlier);
         let config = Config {
             id,
@@ -393,6 +395,16 @@ impl Member {
         }
         Ok(progress)
     }
+}
+
+/// Returns the number of the last entry that is committed as far as the entries of the log tell; 0 when they do not. A
+/// leader proposes a change of the members only once it has applied the one before.
+///
+/// Without that a member would begin with the members as of its last flush. Two majorities have a member in common only
+/// when they are of groups with at most one change between them.
+fn certainly_committed(entries: &[Entry]) -> u64 {
+    let changes = entries.iter().rev().filter(|entry| entry.entry_type == EntryType::EntryConfChange);
+    changes.map(|entry| entry.index).nth(1).unwrap_or(0)
 }
 
 /// Returns the frame of an entry.
