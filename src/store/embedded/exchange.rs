@@ -161,7 +161,7 @@ impl Exchange {
                 }
                 continue;
             }
-            let way = self.others(|others| others.way(message.to));
+            let way = self.others(|others| others.way(message.to, message.msg_type));
             match (message::encode(message), way) {
                 (Ok(Some(message)), Some(Way::Plain)) => ready.push(message),
                 (Ok(Some(message)), Some(Way::Between(directories))) => {

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use raft::eraftpb::{Message, MessageType};
+
 use super::seal::SealedGroup;
 use super::words::{Hello, KNOWS};
 use crate::store::{Heard, Membership};
@@ -55,7 +57,11 @@ impl Others {
     /// Returns what the seal is to keep, where that has changed since it was asked for last.
     pub(super) fn sealed(&mut self, group: &SealedGroup) -> Option<SealedGroup> {
         let is_new = std::mem::take(&mut self.is_new);
-        is_new.then(|| SealedGroup { is_admitted: self.is_admitted, known: self.known.clone(), ..group.clone() })
+        is_new.then(|| SealedGroup {
+            is_admitted: self.is_admitted,
+            known: self.known.clone(),
+            ..group.clone()
+        })
     }
 
     /// Returns what to say to a member.
@@ -83,8 +89,9 @@ impl Others {
         is_first
     }
 
-    /// Returns whether a message from a member is one of the directory that is known of it, and for this one.
-    pub(super) fn admits(&mut self, from: u64, directories: Option<(u64, u64)>) -> bool {
+    /// Returns whether a message from a member is one of the directory that is known of it, and for this one, or one
+    /// of a leader.
+    pub(super) fn admits(&mut self, from: u64, directories: Option<(u64, u64)>, message: &Message) -> bool {
         match directories {
             // Only a version that knows of none sends it, and one whose directory the group knew before. Of one that is
             // known by its directory it may be from another one, unless it has an earlier version by now.
@@ -96,7 +103,12 @@ impl Others {
                 }
                 is_admitted
             }
-            Some((theirs, ours)) => ours == self.directory && self.know(from, theirs),
+            // Who leads was elected by members that know its directory. This one may have to hear from
+            // it first that it was replaced. All else, as votes and what it says to have written, counts once the group
+            // has agreed on the directory, as far as this member knows.
+            Some((theirs, ours)) => {
+                ours == self.directory && (self.know(from, theirs) || is_of_leader(message.msg_type))
+            }
         }
     }
 
@@ -129,9 +141,11 @@ impl Others {
 
     /// Returns how messages of the library go to a member: with the numbers of both directories, without them, or not
     /// at all.
-    pub(super) fn way(&self, to: u64) -> Way {
+    pub(super) fn way(&self, to: u64, kind: MessageType) -> Way {
         match (self.lately(to), self.known.get(&to)) {
-            (Some(hello), Some(known)) if hello.directory == *known => Way::Between((self.directory, *known)),
+            (Some(hello), Some(known)) if hello.directory == *known || is_for_leader(kind) => {
+                Way::Between((self.directory, hello.directory))
+            }
             // It has another directory.
             (Some(_), _) => Way::None,
             (None, Some(known)) if !self.is_of_old(to) => Way::Between((self.directory, *known)),
@@ -165,6 +179,16 @@ impl Others {
     }
 }
 
+/// Returns whether only a leader sends messages of this kind.
+fn is_of_leader(kind: MessageType) -> bool {
+    matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat)
+}
+
+/// Returns whether messages of this kind answer those that only a leader sends.
+fn is_for_leader(kind: MessageType) -> bool {
+    matches!(kind, MessageType::MsgAppendResponse | MessageType::MsgHeartbeatResponse)
+}
+
 /// How messages of the library go to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -176,6 +200,16 @@ pub(super) enum Way {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const VOTE: MessageType = MessageType::MsgRequestVote;
+
+    fn message(msg_type: MessageType, index: u64) -> Message {
+        Message { msg_type, index, ..Message::default() }
+    }
+
+    fn vote() -> Message {
+        message(VOTE, 3)
+    }
 
     fn others(directory: u64, is_admitted: bool) -> Others {
         let group =
@@ -190,10 +224,14 @@ mod tests {
     #[test]
     fn members_that_were_never_heard_of_are_taken_by_the_first_directory() {
         let mut one = others(10, false);
-        assert_eq!(one.way(2), Way::None, "a new directory speaks to nobody who may know another one");
+        assert_eq!(one.way(2, VOTE), Way::None, "a new directory speaks to nobody who may know another one");
         assert!(one.hear(2, hello(20, 0)) && !one.hear(2, hello(20, 0)));
-        assert_eq!(one.way(2), Way::Between((10, 20)));
-        assert!(one.admits(2, Some((20, 10))) && !one.admits(2, Some((21, 10))) && !one.admits(2, Some((20, 11))));
+        assert_eq!(one.way(2, VOTE), Way::Between((10, 20)));
+        assert!(
+            one.admits(2, Some((20, 10)), &vote())
+                && !one.admits(2, Some((21, 10)), &vote())
+                && !one.admits(2, Some((20, 11)), &vote())
+        );
         let group = one.sealed(&SealedGroup::default()).expect("it knows more");
         assert_eq!(group.known, BTreeMap::from([(2, 20)]));
         assert!(!group.is_admitted && one.sealed(&group).is_none());
@@ -204,14 +242,17 @@ mod tests {
         let mut one = others(10, true);
         one.hear(2, hello(20, 10));
         assert!(one.hear(2, hello(21, 0)), "it is answered, so that it learns that it is not known");
-        assert_eq!((one.way(2), one.admits(2, Some((21, 10)))), (Way::None, false));
+        assert_eq!((one.way(2, VOTE), one.admits(2, Some((21, 10)), &vote())), (Way::None, false));
+        let of_leader = [MessageType::MsgAppend, MessageType::MsgHeartbeat];
+        assert!(of_leader.iter().all(|kind| one.admits(2, Some((21, 10)), &message(*kind, 3))), "it may lead by now");
+        assert_eq!(one.way(2, MessageType::MsgAppendResponse), Way::Between((10, 21)));
         let mut two = others(21, false);
         two.hear(1, one.hello(2, 0, false));
         assert!(two.is_disowned && !two.is_admitted);
         let mut agreed = Membership::founded(&[1, 2]);
         agreed.seats.get_mut(&2).expect("a member").directory = 21;
         one.agree(1, &agreed);
-        assert_eq!((one.way(2), one.admits(2, Some((21, 10)))), (Way::Between((10, 21)), true));
+        assert_eq!((one.way(2, VOTE), one.admits(2, Some((21, 10)), &vote())), (Way::Between((10, 21)), true));
         two.hear(1, one.hello(2, 0, false));
         assert!(!two.is_disowned && two.is_admitted);
     }
@@ -219,15 +260,15 @@ mod tests {
     #[test]
     fn one_that_is_known_by_its_directory_is_not_heard_without_it() {
         let mut one = others(10, true);
-        assert!(one.admits(2, None), "it may have a version that knows of none");
+        assert!(one.admits(2, None, &vote()), "it may have a version that knows of none");
         one.hear(2, hello(20, 10));
-        assert!(!one.admits(2, None) && one.admits(2, Some((20, 10))));
+        assert!(!one.admits(2, None, &vote()) && one.admits(2, Some((20, 10)), &vote()));
         let group = one.sealed(&SealedGroup { directory: 10, ..SealedGroup::default() }).expect("it knows more");
         let mut again = Others::of(&group, Duration::from_secs(1));
-        assert_eq!(again.way(2), Way::Between((10, 20)), "it has not heard of it again");
-        assert!(!again.admits(2, None) && again.admits(2, Some((20, 10))));
+        assert_eq!(again.way(2, VOTE), Way::Between((10, 20)), "it has not heard of it again");
+        assert!(!again.admits(2, None, &vote()) && again.admits(2, Some((20, 10)), &vote()));
         let mut silent = Others::of(&group, Duration::ZERO);
-        assert!(silent.admits(2, None), "it may have gone back to a version that knows of none");
+        assert!(silent.admits(2, None, &vote()), "it may have gone back to a version that knows of none");
     }
 
     #[test]

@@ -80,8 +80,9 @@ impl Engine {
         let from = message.from;
         match words::decode(&message.bytes)? {
             Said::Library(bytes, directories) => {
-                let is_admitted = exchange.others(|others| others.admits(from, directories)).unwrap_or_default();
-                return is_admitted.then(|| message::decode(&MemberMessage { bytes, ..message })).transpose();
+                let message = message::decode(&MemberMessage { bytes, ..message })?;
+                let is_admitted = exchange.others(|others| others.admits(from, directories, &message));
+                return Ok(Some(message).filter(|_| is_admitted.unwrap_or_default()));
             }
             Said::Word(Word::Hello(hello)) => {
                 if exchange.others(|others| others.hear(from, hello)).unwrap_or_default() {
