@@ -275,7 +275,10 @@ impl Member {
             let directory = |members: &Membership| members.seats.get(number).map(|seat| seat.directory);
             directory(&self.members) == directory(&next)
         };
-        for (number, seat) in &next.seats {
+        // Those that vote come first: one that joins has no members yet, and no group is without one that votes.
+        let mut seats: Vec<_> = next.seats.iter().collect();
+        seats.sort_by_key(|(_, seat)| !seat.votes);
+        for (number, seat) in seats {
             let was = self.members.seats.get(number).filter(|_| is_same(number)).map(|seat| seat.votes);
             if was.is_none() && self.members.seats.contains_key(number) {
                 changes.push((ConfChangeType::RemoveNode, *number));

@@ -7,6 +7,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::super::kept::{Offered, entry_of};
 use super::super::message;
 use super::*;
+use crate::store::Seat;
 
 /// How many groups are made up, and the steps of each.
 const SEEDS: u64 = 200;
@@ -381,4 +382,17 @@ fn three_members_apply_the_same_whatever_is_lost_and_whoever_dies() {
     }
     assert!(committed as u64 > SEEDS * 20, "hardly anything was committed: {committed}");
     assert!(replaced > 0, "no leader was deposed with entries that nobody else had");
+}
+
+#[test]
+fn one_that_joins_learns_of_members_of_which_the_first_has_no_vote() {
+    let mut members = Membership::founded(&[1, 2, 3]);
+    members.seats.insert(1, Seat { votes: false, directory: 7, address: None });
+    let frame = encode_members(1, &members).expect("writable");
+    let entry = entry_of(1, frame.into()).expect("an entry");
+    let append = Message { msg_type: MessageType::MsgAppend, from: 2, to: 4, term: 1, commit: 1, ..Message::default() };
+    let (mut disk, mut member) = (Memory::default(), start(4, &[], &Memory::default()));
+    member.step(Message { entries: vec![entry].into(), ..append });
+    assert_eq!(member.advance(None, &mut disk).expect("it fits").committed.len(), 1);
+    assert_eq!(**member.members(), members);
 }
