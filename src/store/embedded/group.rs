@@ -118,6 +118,8 @@ pub(super) struct Member {
     members: Arc<Membership>,
     /// The entry up to which changes of the members are not made: those of a group that is no more.
     unchanged_to: u64,
+    /// Whether it may stand for election.
+    stands: bool,
 }
 
 impl Member {
@@ -150,13 +152,18 @@ impl Member {
             ..Config::default()
         };
         let node = RawNode::new(&config, kept, &Logger::root(slog::Discard, slog::o!())).map_err(failed)?;
-        Ok(Self { node, members, unchanged_to: 0 })
+        Ok(Self { node, members, unchanged_to: 0, stands: true })
     }
 
     /// Lets the member go on alone, whatever its log says of other members.
     pub(super) fn alone(mut self) -> Self {
         self.unchanged_to = self.last();
         self
+    }
+
+    /// Says whether the member may stand for election from now on. One that may not votes for others.
+    pub(super) fn let_stand(&mut self, stands: bool) {
+        self.stands = stands;
     }
 
     /// Returns the members of the group as of the last entry that was committed.
@@ -303,6 +310,13 @@ impl Member {
 
     /// Lets time pass by one tick. What comes of it [`advance`](Self::advance) does.
     pub(super) fn tick(&mut self) {
+        let raft = &mut self.node.raft;
+        let is_over = raft.election_elapsed + 1 >= raft.election_timeout();
+        if !self.stands && is_over && raft.state != StateRole::Leader {
+            // It has not heard of its leader for long enough to vote for another one.
+            raft.election_elapsed = raft.election_timeout();
+            return;
+        }
         self.node.tick();
     }
 
@@ -311,7 +325,16 @@ impl Member {
         let from = message.from;
         // That goes from a member to itself only. And messages of one that is no member yet, as far as this one knows,
         // are of use: it may be the only one to say that it is.
-        let is_of_use = message.msg_type != MessageType::MsgUnreachable;
+        let is_of_use = match message.msg_type {
+            MessageType::MsgUnreachable => false,
+            MessageType::MsgTimeoutNow => self.stands,
+            // A member is asked to vote only once it has something of the log. One that joins, and was told nothing of
+            // its group yet, cannot tell those that have lost their directories and found the group again.
+            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote => {
+                !self.members.seats.is_empty() || self.last() > 0
+            }
+            _ => true,
+        };
         // An error says that it is of no use here, as one of an earlier term is not.
         if is_of_use && let Err(error) = self.node.step(message) {
             tracing::debug!(%error, from, "a message of another member is of no use");

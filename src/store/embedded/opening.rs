@@ -29,7 +29,7 @@ use super::others::Others;
 use super::recover::RecoverError;
 use super::seal::{LogSeal, Seal, SealedGroup, Stage, Vote};
 use super::state::{FlushLimits, Published};
-use crate::store::{Membership, StoreError};
+use crate::store::{Membership, Seat, StoreError};
 
 /// Journals beyond this make the database write out what still needs the oldest one. It bounds how long it takes to
 /// open the store after a crash.
@@ -142,7 +142,8 @@ impl Engine {
                 let founded = Arc::new(Membership::founded(&sealed.founders));
                 let mut members = published.members.clone().unwrap_or_else(|| Arc::clone(&founded));
                 if group.goes_on_alone {
-                    members = Arc::new(Membership::founded(&[group.member]));
+                    let seat = Seat { votes: true, directory: sealed.directory, ..Seat::default() };
+                    members = Arc::new(Membership { seats: BTreeMap::from([(group.member, seat)]) });
                 }
                 exchange.meet(Others::of(&sealed, group.tick), founded);
                 exchange.agree(&members);

@@ -29,6 +29,8 @@ pub(super) struct Others {
     is_admitted: bool,
     /// Whether another one knows this member by another directory.
     pub(super) is_disowned: bool,
+    /// Whether the group was founded with the directory, as far as nobody has said otherwise.
+    is_founder: bool,
     /// The directories of the others, as they were heard first or agreed on.
     known: BTreeMap<u64, u64>,
     heard: BTreeMap<u64, (Instant, Hello)>,
@@ -47,6 +49,7 @@ impl Others {
             directory: group.directory,
             is_admitted: group.is_admitted,
             is_disowned: false,
+            is_founder: !group.founders.is_empty(),
             known: group.known.clone(),
             heard: BTreeMap::new(),
             plain: BTreeMap::new(),
@@ -59,6 +62,7 @@ impl Others {
         let is_new = std::mem::take(&mut self.is_new);
         is_new.then(|| SealedGroup {
             is_admitted: self.is_admitted,
+            founders: if self.is_founder { group.founders.clone() } else { Vec::new() },
             known: self.known.clone(),
             ..group.clone()
         })
@@ -84,6 +88,8 @@ impl Others {
                  lost, `leasehold cluster replace` lets this member begin again"
             );
             self.is_disowned = true;
+            self.is_new |= self.is_founder;
+            self.is_founder = false;
         }
         self.know(from, hello.directory);
         is_first
@@ -103,7 +109,7 @@ impl Others {
                 }
                 is_admitted
             }
-            // Who leads was elected by members that know its directory. This one may have to hear from
+            // Who leads was elected by members that know its directory, see `may_stand`. This one may have to hear from
             // it first that it was replaced. All else, as votes and what it says to have written, counts once the group
             // has agreed on the directory, as far as this member knows.
             Some((theirs, ours)) => {
@@ -137,6 +143,18 @@ impl Others {
             self.is_admitted |= seat.directory != 0;
             self.is_disowned &= seat.directory == 0;
         }
+    }
+
+    /// Returns whether this member, of the number `own`, may stand for election as one of these members: its seat is
+    /// for its own directory.
+    ///
+    /// A member whose directory was lost is sent the log from its beginning. Until it has the entry that replaces the
+    /// lost directory, it finds itself among members of long ago, of which those that were lost since may be most.
+    pub(super) fn may_stand(&self, own: u64, members: &Membership) -> bool {
+        members.seats.get(&own).is_none_or(|seat| match seat.directory {
+            0 => self.is_founder,
+            directory => directory == self.directory,
+        })
     }
 
     /// Returns how messages of the library go to a member: with the numbers of both directories, without them, or not
@@ -269,6 +287,25 @@ mod tests {
         assert!(!again.admits(2, None, &vote()) && again.admits(2, Some((20, 10)), &vote()));
         let mut silent = Others::of(&group, Duration::ZERO);
         assert!(silent.admits(2, None, &vote()), "it may have gone back to a version that knows of none");
+    }
+
+    #[test]
+    fn one_stands_for_election_only_where_its_seat_is_for_its_directory() {
+        let group = SealedGroup { directory: 10, founders: vec![1, 2, 3], ..SealedGroup::default() };
+        let (founded, mut members) = (Membership::founded(&[1, 2, 3]), Membership::founded(&[1, 2]));
+        let mut founder = Others::of(&group, Duration::from_secs(1));
+        assert!(founder.may_stand(1, &founded) && !others(10, true).may_stand(1, &founded));
+        for (directory, stands) in [(9, false), (10, true)] {
+            members.seats.get_mut(&1).expect("a member").directory = directory;
+            assert_eq!(founder.may_stand(1, &members), stands);
+            assert_eq!(others(10, false).may_stand(1, &members), stands);
+        }
+        founder.hear(2, hello(20, 9));
+        assert!(!founder.may_stand(1, &founded), "it has lost the directory that the group was founded with");
+        let sealed = founder.sealed(&group).expect("it knows more");
+        assert_eq!(sealed.founders, [0; 0]);
+        founder.hear(2, hello(20, 10));
+        assert!(!founder.may_stand(1, &founded) && founder.may_stand(1, &members));
     }
 
     #[test]

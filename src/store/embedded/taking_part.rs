@@ -37,6 +37,8 @@ impl Engine {
         if self.gives_way.load(Ordering::Acquire) {
             return Ok(());
         }
+        let stands = exchange.others(|others| others.may_stand(exchange.number(), member.members()));
+        member.let_stand(stands.unwrap_or_default());
         for message in work.messages {
             let from = message.from;
             match self.heard(&mut member, exchange, message) {

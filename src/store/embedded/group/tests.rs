@@ -396,3 +396,39 @@ fn one_that_joins_learns_of_members_of_which_the_first_has_no_vote() {
     assert_eq!(member.advance(None, &mut disk).expect("it fits").committed.len(), 1);
     assert_eq!(**member.members(), members);
 }
+
+fn candidacy(term: u64) -> Message {
+    Message { msg_type: MessageType::MsgRequestVote, from: 1, to: 2, term, ..Message::default() }
+}
+
+#[test]
+fn one_that_joins_and_knows_nothing_of_its_group_does_not_vote() {
+    for (founders, answers) in [(&[][..], 0), (&[1, 2][..], 1)] {
+        let (mut disk, mut member) = (Memory::default(), start(2, founders, &Memory::default()));
+        member.step(candidacy(1));
+        member.advance(None, &mut disk).expect("written");
+        assert_eq!(disk.outbox.len(), answers, "founded by {founders:?}");
+    }
+}
+
+#[test]
+fn one_that_may_not_stand_for_election_votes_for_others() {
+    let mut members = two();
+    let (member, disk) = &mut members[1];
+    member.let_stand(false);
+    member.step(Message { msg_type: MessageType::MsgTimeoutNow, from: 1, to: 2, term: 1, ..Message::default() });
+    for _ in 0..ELECTION_TICKS * 5 {
+        member.tick();
+        member.advance(None, disk).expect("written");
+    }
+    assert!(disk.outbox.is_empty() && disk.vote.term == 1, "it does not stand");
+    member.step(Message { index: 1, log_term: 1, ..candidacy(2) });
+    member.advance(None, disk).expect("written");
+    assert_eq!(disk.vote, Vote { term: 2, member: 1 });
+    member.let_stand(true);
+    for _ in 0..ELECTION_TICKS * 2 {
+        member.tick();
+    }
+    member.advance(None, disk).expect("written");
+    assert!(disk.outbox.iter().any(|message| message.msg_type == MessageType::MsgRequestPreVote));
+}
