@@ -81,7 +81,13 @@ pub(super) fn with_vote(
     others: &Others,
     is_caught_up: impl Fn(u64) -> bool,
 ) -> Option<Membership> {
-    let ready = |number: &u64| others.lately(*number).is_some() && is_caught_up(*number);
+    // What is known of how far it has come is of the directory that was added. It may have lost that since.
+    let is_there = |number: &u64| {
+        let seat = members.seats.get(number);
+        let directory = others.lately(*number).map(|hello| hello.directory);
+        seat.is_some_and(|seat| directory.is_some_and(|heard| seat.directory == heard))
+    };
+    let ready = |number: &u64| is_there(number) && is_caught_up(*number);
     let ready = members.that_vote(false).find(ready)?;
     let mut next = members.clone();
     next.seats.get_mut(&ready)?.votes = true;
@@ -112,4 +118,27 @@ fn check(next: &Membership, others: &Others, own: u64) -> Result<(), ChangeError
 
 fn refused<T>(what: String) -> Result<T, ChangeError> {
     Err(ChangeError::Refused(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::seal::SealedGroup;
+    use super::super::words::Hello;
+    use super::*;
+
+    #[test]
+    fn no_vote_is_given_to_one_that_has_lost_its_directory_since_it_was_added() {
+        let mut others = Others::of(&SealedGroup::default(), Duration::from_secs(1));
+        let mut members = Membership::founded(&[1]);
+        members.seats.insert(2, Seat { votes: false, address: None, directory: 20 });
+        assert_eq!(with_vote(&members, &others, |_| true), None, "it was not heard of");
+        for (directory, is_given) in [(20, true), (21, false)] {
+            others.hear(2, Hello { knows: KNOWS, directory, ..Hello::default() });
+            let next = with_vote(&members, &others, |_| true);
+            assert_eq!(next.map(|next| next.that_vote(true).count()), is_given.then_some(2));
+            assert_eq!(with_vote(&members, &others, |_| false), None, "it lags behind");
+        }
+    }
 }
