@@ -432,3 +432,28 @@ fn one_that_may_not_stand_for_election_votes_for_others() {
     member.advance(None, disk).expect("written");
     assert!(disk.outbox.iter().any(|message| message.msg_type == MessageType::MsgRequestPreVote));
 }
+
+#[test]
+fn a_leader_that_was_removed_leads_no_more_and_hands_over() {
+    let mut members = two();
+    let (member, disk) = &mut members[0];
+    member.propose_members(&Membership::founded(&[2]), disk).expect("it leads");
+    // What the other one has written, and not that it is committed with that.
+    let asked = mem::take(&mut disk.outbox);
+    let (other, others) = &mut members[1];
+    asked.into_iter().for_each(|message| other.step(message));
+    other.advance(None, others).expect("written");
+    let answers = mem::take(&mut others.outbox);
+    let (member, disk) = &mut members[0];
+    answers.into_iter().for_each(|message| member.step(message));
+    member.advance(None, disk).expect("written");
+    disk.outbox.clear();
+    let Position { role, is_leader, .. } = member.position();
+    assert_eq!((role, is_leader), (Role::Removed, false));
+    assert!(matches!(member.propose(1, frame(1, 7), disk), Err(ProposeError::Deposed)));
+    assert_eq!(disk.frames.len(), 2, "nothing was written");
+    member.tick();
+    member.advance(None, disk).expect("written");
+    exchange(&mut members);
+    assert!(members[1].0.position().is_leader && !members[0].0.position().is_leader);
+}
