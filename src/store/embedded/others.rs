@@ -106,6 +106,7 @@ impl Others {
                 let is_admitted = is_of_old || !self.known.contains_key(&from);
                 if is_admitted {
                     self.plain.insert(from, Instant::now());
+                    self.found_with(from, message);
                 }
                 is_admitted
             }
@@ -115,6 +116,16 @@ impl Others {
             Some((theirs, ours)) => {
                 ours == self.directory && (self.know(from, theirs) || is_of_leader(message.msg_type))
             }
+        }
+    }
+
+    /// Takes this directory for one that the group knows when the group is being founded by a member with an earlier
+    /// version, which knows of no directories: it stands for election with an empty log. In a group that has a log
+    /// already, this member may have had another directory, which has promised something.
+    fn found_with(&mut self, from: u64, message: &Message) {
+        let is_founding = is_candidacy(message.msg_type) && message.index == 0 && self.is_of_old(from);
+        if is_founding && self.is_founder && !self.is_admitted {
+            (self.is_admitted, self.is_new) = (true, true);
         }
     }
 
@@ -195,6 +206,11 @@ impl Others {
             .map(|(number, (at, said))| (*number, Heard { ago: at.elapsed(), knows: said.knows, last: said.last }))
             .collect()
     }
+}
+
+/// Returns whether a member that stands for election sends messages of this kind.
+fn is_candidacy(kind: MessageType) -> bool {
+    matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
 }
 
 /// Returns whether only a leader sends messages of this kind.
@@ -287,6 +303,30 @@ mod tests {
         assert!(!again.admits(2, None, &vote()) && again.admits(2, Some((20, 10)), &vote()));
         let mut silent = Others::of(&group, Duration::ZERO);
         assert!(silent.admits(2, None, &vote()), "it may have gone back to a version that knows of none");
+    }
+
+    #[test]
+    fn a_founder_speaks_to_members_with_an_earlier_version_that_found_the_group_with_it() {
+        let founder = || {
+            let group = SealedGroup { directory: 10, founders: vec![1, 2, 3], ..SealedGroup::default() };
+            Others::of(&group, Duration::from_secs(1))
+        };
+        let mut one = founder();
+        assert!(one.admits(2, None, &vote()) && one.admits(2, None, &message(MessageType::MsgAppend, 0)));
+        assert_eq!(one.way(2, VOTE), Way::None, "the group has a log, and may have known another directory");
+        assert!(one.admits(2, None, &message(MessageType::MsgRequestPreVote, 0)));
+        assert_eq!((one.way(2, VOTE), one.way(3, VOTE)), (Way::Plain, Way::Plain));
+        assert!(one.sealed(&SealedGroup::default()).expect("it is admitted").is_admitted);
+        let mut again = founder();
+        again.hear(3, hello(30, 9));
+        assert!(again.is_disowned && again.admits(2, None, &message(VOTE, 0)));
+        assert_eq!(again.way(2, VOTE), Way::None, "another member knows it by another directory");
+        let mut known = founder();
+        known.hear(2, hello(20, 0));
+        assert!(!known.admits(2, None, &message(VOTE, 0)) && !known.is_admitted, "it has no earlier version");
+        let mut joining = others(10, false);
+        assert!(joining.admits(2, None, &message(VOTE, 0)));
+        assert_eq!(joining.way(2, VOTE), Way::None, "it founds nothing");
     }
 
     #[test]
