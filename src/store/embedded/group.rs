@@ -468,4 +468,6 @@ fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> AppendE
 }
 
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;

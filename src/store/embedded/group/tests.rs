@@ -1,18 +1,8 @@
-use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 
-use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
-
 use super::super::kept::{Offered, entry_of};
-use super::super::message;
 use super::*;
 use crate::store::Seat;
-
-/// How many groups are made up, and the steps of each.
-const SEEDS: u64 = 200;
-const STEPS: usize = 2_000;
-const MEMBERS: [u64; 3] = [1, 2, 3];
 
 /// A disk whose sync is a sync.
 #[derive(Clone, Debug, Default)]
@@ -22,8 +12,6 @@ struct Memory {
     /// The frames as they were when they were synced.
     synced: Vec<Vec<u8>>,
     is_full: bool,
-    /// How many frames were put in the place of others.
-    replaced: usize,
     outbox: Vec<Message>,
 }
 
@@ -42,7 +30,6 @@ impl Durable for Memory {
         }
         let place = usize::try_from(number).expect("it fits in memory") - 1;
         assert!(place <= self.frames.len(), "an entry is left out");
-        self.replaced += self.frames.len() - place;
         self.frames.truncate(place);
         self.frames.push(frame.to_vec());
         Ok(())
@@ -272,116 +259,6 @@ fn a_leader_that_nobody_takes_the_lead_from_goes_on_after_a_while() {
     let (member, disk) = &mut members[0];
     member.propose(1, frame(1, 9), disk).expect("it leads on");
     assert_eq!(member.position().term, 1);
-}
-
-/// Three members in one thread: time and the network are numbers that a seed makes up.
-struct Group {
-    random: StdRng,
-    members: BTreeMap<u64, (Member, Memory)>,
-    network: VecDeque<Message>,
-    /// What each member has applied since it was started.
-    applied: BTreeMap<u64, Vec<Bytes>>,
-    /// What any member has applied at each number.
-    history: Vec<Bytes>,
-    next: u32,
-}
-
-impl Group {
-    fn new(seed: u64) -> Self {
-        let members = MEMBERS.map(|id| (id, (start(id, &MEMBERS, &Memory::default()), Memory::default()))).into();
-        let (network, applied) = (VecDeque::new(), MEMBERS.map(|id| (id, Vec::new())).into());
-        let random = StdRng::seed_from_u64(seed);
-        Self { random, members, network, applied, history: Vec::new(), next: 0 }
-    }
-
-    fn step(&mut self, is_calm: bool) {
-        let id = self.random.random_range(1..=3);
-        let (member, disk) = self.members.get_mut(&id).expect("a member");
-        match self.random.random_range(0..100) {
-            0..30 => member.tick(),
-            30..40 if member.position().is_leader => {
-                self.next += 1;
-                let term = member.position().term;
-                match member.propose(term, frame(term, self.next), disk) {
-                    Ok((_, progress)) => self.apply(id, progress.committed),
-                    Err(ProposeError::Deposed) => assert!(member.node.raft.lead_transferee.is_some(), "it leads"),
-                    Err(error) => panic!("{error}"),
-                }
-            }
-            40..41 if !is_calm => {
-                // Its process dies with what it has not synced, and what it was to send.
-                disk.frames.clone_from(&disk.synced);
-                disk.outbox.clear();
-                *member = start(id, &MEMBERS, disk);
-                self.applied.insert(id, Vec::new());
-            }
-            41..46 if !is_calm => drop(self.network.pop_front()),
-            46..50 if !is_calm && !self.network.is_empty() => {
-                let place = self.random.random_range(0..self.network.len());
-                self.network.swap(0, place);
-            }
-            50..51 if !is_calm => member.hand_over(match self.random.random_range(0..=3) {
-                0 => Successor::Furthest,
-                to => Successor::Member(to),
-            }),
-            _ => self.deliver(),
-        }
-        let (member, disk) = self.members.get_mut(&id).expect("a member");
-        let progress = member.advance(None, disk).expect("written");
-        self.network.extend(disk.outbox.drain(..));
-        self.apply(id, progress.committed);
-    }
-
-    fn deliver(&mut self) {
-        let Some(message) = self.network.pop_front() else { return };
-        let id = message.to;
-        let (member, disk) = self.members.get_mut(&id).expect("a member");
-        // As it comes over the wire.
-        let message = message::encode(&message).expect("writable").expect("members send it");
-        member.step(message::decode(&message).expect("readable"));
-        let progress = member.advance(None, disk).expect("written");
-        self.network.extend(disk.outbox.drain(..));
-        self.apply(id, progress.committed);
-    }
-
-    /// Each applies the same in the same order, and none what another one has applied otherwise.
-    fn apply(&mut self, id: u64, committed: Vec<Committed>) {
-        let applied = self.applied.get_mut(&id).expect("a member");
-        for Committed { number, frame, .. } in committed {
-            assert_eq!(number, applied.len() as u64 + 1, "member {id} leaves an entry out");
-            match self.history.get(applied.len()) {
-                Some(there) => assert_eq!(*there, frame, "member {id} applies another entry {number}"),
-                None => self.history.push(frame.clone()),
-            }
-            applied.push(frame);
-        }
-    }
-}
-
-#[test]
-fn three_members_apply_the_same_whatever_is_lost_and_whoever_dies() {
-    let first = std::env::var("LEASEHOLD_TEST_SEED").ok().map(|text| text.parse().expect("a number"));
-    let first = first.unwrap_or_else(|| rand::rng().random_range(0..1 << 40));
-    println!("LEASEHOLD_TEST_SEED={first} makes up the same again");
-    let (mut committed, mut replaced) = (0, 0);
-    for seed in first..first + SEEDS {
-        let mut group = Group::new(seed);
-        (0..STEPS).for_each(|_| group.step(false));
-        // Once nothing is lost any more, all come to the same state.
-        (0..STEPS).for_each(|_| group.step(true));
-        let longest = group.history.len();
-        for (id, applied) in &group.applied {
-            assert!(
-                applied.len() + 20 > longest,
-                "seed {seed}: member {id} lags behind: {} of {longest}",
-                applied.len()
-            );
-        }
-        committed += longest;
-        replaced += group.members.values().map(|(_, disk)| disk.replaced).sum::<usize>();
-    }
-    assert!(committed as u64 > SEEDS * 20, "hardly anything was committed: {committed}");
-    assert!(replaced > 0, "no leader was deposed with entries that nobody else had");
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! What goes wrong in a simulated group.
+
+use std::collections::BTreeSet;
+
+use rand::RngExt as _;
+
+use super::Simulation;
+use super::node::Node;
+use crate::store::Membership;
+
+impl Simulation {
+    /// Lets something go wrong.
+    pub(super) fn go_wrong(&mut self, number: u64) {
+        let Some(node) = self.nodes.get_mut(&number) else { return };
+        let world = &mut self.world;
+        match world.random.random_range(0..8) {
+            0 | 1 => {
+                let all: Vec<u64> = self.nodes.keys().copied().collect();
+                let apart: BTreeSet<u64> = all.iter().copied().filter(|_| world.random.random()).collect();
+                let (there, back) = [(true, true), (true, false), (false, true)][world.random.random_range(0..3)];
+                for one in &apart {
+                    for other in all.iter().filter(|other| !apart.contains(other)) {
+                        world.cuts.extend(there.then_some((*one, *other)));
+                        world.cuts.extend(back.then_some((*other, *one)));
+                    }
+                }
+                world.cut_until = world.now + world.random.random_range(50..800);
+                world.counts.partitions += 1;
+            }
+            2 => {
+                node.wakes = world.now + world.random.random_range(50..500);
+                world.counts.stalls += 1;
+            }
+            3 => node.pace = world.random.random_range(0..=4),
+            4 => node.disk.files().is_full = true,
+            5 => node.disk.files().fails = Some((world.random.random_range(0..10), world.random.random())),
+            6 => {
+                // The power goes out everywhere.
+                self.nodes.values_mut().for_each(|node| node.crash(&mut self.world));
+            }
+            _ if self.may_be_lost(number) => self.lose(number),
+            _ => {}
+        }
+    }
+
+    /// Returns whether the group goes on when this member loses its directory.
+    fn may_be_lost(&self, number: u64) -> bool {
+        let members = &self.world.members;
+        let Some(seat) = members.seats.get(&number) else { return false };
+        let directory = self.nodes[&number].directory();
+        let is_there = |voter: &u64, of: &Membership| {
+            let Some(node) = self.nodes.get(voter) else { return false };
+            // The directory of a founder has its number.
+            let agreed = of.seats.get(voter).map(|seat| seat.directory).filter(|agreed| *agreed != 0);
+            *voter != number && node.directory() == agreed.unwrap_or(*voter)
+        };
+        // Whatever members those that are left begin with.
+        let goes_on = |of: &Membership| {
+            let there = of.that_vote(true).filter(|voter| is_there(voter, of)).count();
+            // The leader may not have heard yet that a member has lost its directory to which it gives a vote.
+            let given = of.that_vote(false).filter(|voter| !is_there(voter, of)).count();
+            of.seats.is_empty() || there * 2 > of.that_vote(true).count() + given
+        };
+        !self.lost.contains(&number)
+            && [0, directory].contains(&seat.directory)
+            && (seat.directory != 0 || self.is_known_to(number, |_| true))
+            && goes_on(members)
+            && self.seated().map(Node::known_members).all(|of| goes_on(&of))
+            && !self.is_changing()
+    }
+
+    /// Returns whether those of the others know the directory of this member. Until then one of them may take the next
+    /// directory for the first one, where the group has not agreed on it, as on none of founders.
+    fn is_known_to(&self, number: u64, those: impl Fn(&Node) -> bool) -> bool {
+        let directory = self.nodes[&number].directory();
+        let knows = |of: &Node| of.disk.files().group.known.get(&number) == Some(&directory);
+        self.nodes.values().all(|node| node.number == number || !those(node) || knows(node))
+    }
+
+    /// Lets a member lose its directory, and begin with an empty one, as one that joins or as a founder again, which
+    /// other founders refuse only when they know the former directory.
+    fn lose(&mut self, number: u64) {
+        self.world.counts.directories_lost += 1;
+        self.count_replaced(number);
+        let founders = self.founders.clone();
+        let is_founder = founders.contains(&number)
+            && self.is_known_to(number, |node| node.is_founder())
+            && self.world.random.random();
+        self.put_node(number, if is_founder { &founders } else { &[] });
+        self.lost.insert(number);
+    }
+}

@@ -1,0 +1,492 @@
+//! A simulated member: what [`taking_part`](super::super::super::taking_part) and
+//! [`incoming`](super::super::super::incoming) do with threads and clocks, in steps.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use raft::eraftpb::{Message, MessageType};
+use rand::RngExt as _;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::super::super::kept::{Last, group_of};
+use super::super::super::log::AppendError;
+use super::super::super::others::{Others, Way};
+use super::super::super::seal::SealedGroup;
+use super::super::super::words::{self, Ask, Cursor, Offer, Piece, Said, Word};
+use super::super::super::{changing, message, stored};
+use super::super::{ELECTION_TICKS, Member, Progress, ProposeError, Successor};
+use super::World;
+use super::disk::{Disk, State};
+use crate::store::{MemberChange, MemberMessage, Membership};
+
+/// A tick so long that nobody is ever taken to be silent: the simulation has clocks of its own.
+const ENDLESS: Duration = Duration::from_secs(1 << 30);
+
+/// After how many ticks a member says who it is.
+const HELLO_TICKS: u64 = 10;
+
+/// A member that has asked for nothing of a state for so many ticks, and says that it receives none, has given it up.
+const GIVEN_UP_TICKS: u64 = 15;
+
+/// An offer of which nothing was asked for so many ticks ends.
+const UNUSED_TICKS: u64 = 100;
+
+/// A piece that has not come after so many ticks is asked for again.
+const ASK_AGAIN_TICKS: u64 = 5;
+
+/// When no piece has come for so many ticks, the state is given up.
+const SILENT_TICKS: u64 = 30;
+
+/// The most pieces that a state has.
+const MOST_PIECES: u8 = 4;
+
+/// A member of the simulation.
+pub(super) struct Node {
+    pub(super) number: u64,
+    pub(super) disk: Disk,
+    /// The members that it was started with.
+    peers: Vec<u64>,
+    /// What its process has in memory; `None` while there is no process.
+    running: Option<Running>,
+    /// It does nothing before this step.
+    pub(super) wakes: u64,
+    /// In how many of four ticks of the others its clock ticks.
+    pub(super) pace: u32,
+}
+
+struct Running {
+    member: Member,
+    others: Others,
+    state: State,
+    /// What is committed and not applied yet.
+    waiting: VecDeque<super::super::Committed>,
+    ticks: u64,
+    receiving: Option<Receiving>,
+    /// The rounds of questions whether it leads, with the number of the last entry that anybody had applied then.
+    rounds: VecDeque<(u64, u64)>,
+    round: u64,
+}
+
+/// A state that is received.
+struct Receiving {
+    from: u64,
+    offer: Offer,
+    next: u8,
+    /// The ticks when the last piece came, and when the next was asked for.
+    came: u64,
+    asked: u64,
+}
+
+impl Node {
+    pub(super) fn new(number: u64, disk: Disk, peers: Vec<u64>) -> Self {
+        Self { number, disk, peers, running: None, wakes: 0, pace: 4 }
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Returns the state that it has applied, while it runs.
+    pub(super) fn state(&self) -> Option<&State> {
+        self.running.as_ref().map(|running| &running.state)
+    }
+
+    pub(super) fn directory(&self) -> u64 {
+        self.disk.files().group.directory
+    }
+
+    /// Returns whether the group was founded with its directory.
+    pub(super) fn is_founder(&self) -> bool {
+        !self.disk.files().group.founders.is_empty()
+    }
+
+    /// Returns the members of the group as it knows them when it is started.
+    pub(super) fn known_members(&self) -> Arc<Membership> {
+        self.disk.files().known_members()
+    }
+
+    /// Returns whether it leads and has applied all that was committed before its term.
+    pub(super) fn leads(&self) -> bool {
+        self.running.as_ref().is_some_and(Running::leads)
+    }
+
+    /// Returns what it knows, for whoever looks for the cause of a failure.
+    pub(super) fn describe(&self) -> String {
+        let files = self.disk.files();
+        let SealedGroup { directory, founders, known, is_admitted, .. } = &files.group;
+        let mut lines = vec![format!(
+            "member {} in directory {directory}, founders {founders:?}, admitted {is_admitted}, known {known:?}, {:?}, \
+             flushed {:?}, log to {}, members at start {:?}",
+            self.number,
+            files.vote,
+            files.flushed.last,
+            files.last(),
+            files.known_members().seats,
+        )];
+        let Some(Running { member, others, state, receiving, .. }) = &self.running else {
+            return lines.remove(0) + ", dead";
+        };
+        lines.push(format!("{:?}, applied {:?}, disowned {}", member.position(), state.last, others.is_disowned));
+        lines.push(format!("members {:?}", member.members().seats));
+        lines.extend(
+            receiving.iter().map(|of| format!("receives piece {} of {:?} from {}", of.next, of.offer, of.from)),
+        );
+        for (of, progress) in member.node.raft.prs().iter().filter(|(of, _)| **of != self.number) {
+            let (way, state) = (others.way(*of, MessageType::MsgRequestVote), progress.state);
+            lines.push(format!("to {of}: {way:?}, {state}, has {}, next {}", progress.matched, progress.next_idx));
+        }
+        lines.join("\n    ")
+    }
+
+    /// Starts its process with what its disk has.
+    pub(super) fn start(&mut self) {
+        let (vote, state, entries) = self.disk.open();
+        let earlier = Box::new(self.disk.clone());
+        let member =
+            Member::new(self.number, state.members.clone(), vote, state.last, entries, Some(earlier)).expect("it fits");
+        let mut others = Others::of(&self.disk.files().group, ENDLESS);
+        others.agree(self.number, &state.members);
+        self.running = Some(Running {
+            member,
+            others,
+            state,
+            waiting: VecDeque::new(),
+            ticks: 0,
+            receiving: None,
+            rounds: VecDeque::new(),
+            round: 0,
+        });
+    }
+
+    /// Lets its process die.
+    pub(super) fn crash(&mut self, world: &mut World) {
+        self.running = None;
+        self.disk.files().crash(&mut world.random);
+        self.wakes = world.now + world.random.random_range(0..300);
+        world.counts.crashes += 1;
+    }
+
+    /// Lets its clock tick.
+    pub(super) fn tick(&mut self, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        running.ticks += 1;
+        // The library draws it from a generator of its own.
+        let drawn = xxh3_64(&[world.seed, self.number, running.ticks >> 4].map(u64::to_le_bytes).concat());
+        let timeout = ELECTION_TICKS + usize::try_from(drawn % ELECTION_TICKS as u64).expect("small");
+        running.member.node.raft.set_randomized_election_timeout(timeout);
+        running.member.let_stand(running.others.may_stand(self.number, running.member.members()));
+        running.member.tick();
+        self.ask_again(world);
+        if self.running.as_ref().is_some_and(|running| running.ticks.is_multiple_of(HELLO_TICKS)) {
+            self.say_hello(world);
+        }
+        self.proceed(world);
+    }
+
+    fn say_hello(&mut self, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let mut all: BTreeSet<u64> = running.member.members().seats.keys().copied().collect();
+        all.extend(&self.peers);
+        for to in all.into_iter().filter(|to| *to != self.number) {
+            running.greet(self.number, to, world);
+        }
+        let mut files = self.disk.files();
+        if let Some(group) = running.others.sealed(&files.group) {
+            files.group = group;
+        }
+        let ticks = running.ticks;
+        let offered: Vec<(u64, u64)> = files.offers.iter().map(|(of, (_, _, used))| (*of, *used)).collect();
+        for (of, used) in offered {
+            let is_received = running.member.receives(of).is_none() && running.member.is_caught_up(of);
+            let is_unused = ticks.saturating_sub(used) > UNUSED_TICKS;
+            if is_received || is_unused {
+                files.offers.remove(&of);
+            }
+            if is_unused && !is_received {
+                running.member.has_received(of, false);
+            }
+            // It was made since the last time.
+            files.offers.entry(of).and_modify(|(_, _, used)| *used = (*used).min(ticks));
+        }
+        drop(files);
+        if running.leads() {
+            let with_vote = changing::with_vote(running.member.members(), &running.others, |number| {
+                running.member.is_caught_up(number)
+            });
+            if let Some(next) = with_vote {
+                self.propose_members(&next, world);
+            }
+        }
+    }
+
+    /// Asks for a piece of a state again, or gives that up.
+    fn ask_again(&mut self, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let Some(receiving) = &mut running.receiving else { return };
+        if running.ticks - receiving.came > SILENT_TICKS {
+            running.receiving = None;
+        } else if running.ticks - receiving.asked > ASK_AGAIN_TICKS {
+            receiving.asked = running.ticks;
+            let (to, ask) = (receiving.from, receiving.ask());
+            world.say(self.number, to, &Word::Ask(ask));
+        }
+    }
+
+    /// Takes a message of another member.
+    pub(super) fn hear(&mut self, message: MemberMessage, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let from = message.from;
+        running.member.let_stand(running.others.may_stand(self.number, running.member.members()));
+        match words::decode(&message.bytes).expect("readable") {
+            Said::Library(bytes, directories) => {
+                let message = message::decode(&MemberMessage { bytes, ..message }).expect("readable");
+                if running.others.admits(from, directories, &message) {
+                    running.member.step(message);
+                }
+            }
+            Said::Word(Word::Hello(hello)) => {
+                if running.others.hear(from, hello) {
+                    running.greet(self.number, from, world);
+                }
+                let mut files = self.disk.files();
+                let used = files.offers.get(&from).map(|(_, _, used)| *used);
+                let is_unused = used.is_some_and(|used| running.ticks.saturating_sub(used) > GIVEN_UP_TICKS);
+                let received = running.member.receives(from).and_then(|number| match hello.last >= number {
+                    true => Some(true),
+                    false => (!hello.receives && is_unused).then_some(false),
+                });
+                if let Some(is_received) = received {
+                    running.member.has_received(from, is_received);
+                }
+                if received == Some(false) {
+                    files.offers.remove(&from);
+                }
+            }
+            Said::Word(Word::Offer(offer)) => {
+                if running.receiving.is_none() && running.lacks(offer.last) {
+                    let (came, asked) = (running.ticks, running.ticks);
+                    let receiving = Receiving { from, offer, next: 0, came, asked };
+                    world.say(self.number, from, &Word::Ask(receiving.ask()));
+                    running.receiving = Some(receiving);
+                }
+            }
+            Said::Word(Word::Ask(ask)) => {
+                let answer = self.answer(from, ask);
+                world.say(self.number, from, &answer);
+            }
+            Said::Word(Word::Piece(piece)) => return self.receive(from, piece, world),
+            Said::Word(Word::Gone(offer)) => {
+                running.receiving.take_if(|receiving| receiving.offer.number == offer);
+            }
+        }
+        self.proceed(world);
+    }
+
+    /// Answers a question for a piece of a state.
+    fn answer(&self, from: u64, ask: Ask) -> Word {
+        let ticks = self.running.as_ref().map_or(0, |running| running.ticks);
+        let mut files = self.disk.files();
+        let Some((_, state, used)) = files.offers.get_mut(&from).filter(|(number, _, _)| *number == ask.offer) else {
+            return Word::Gone(ask.offer);
+        };
+        *used = ticks;
+        let pieces = u8::try_from(ask.offer % u64::from(MOST_PIECES)).expect("small");
+        let is_last = ask.at.keyspace >= pieces;
+        Word::Piece(Piece::of(ask.offer, ask.at, state.encode(), is_last))
+    }
+
+    /// Takes a piece of a state, and begins with that when it is whole.
+    fn receive(&mut self, from: u64, piece: Piece, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let ticks = running.ticks;
+        let Some(receiving) = &mut running.receiving else { return };
+        if piece.offer != receiving.offer.number || piece.at.keyspace != receiving.next {
+            return;
+        }
+        receiving.came = ticks;
+        receiving.next += 1;
+        if !piece.is_last {
+            (receiving.from, receiving.asked) = (from, ticks);
+            let ask = receiving.ask();
+            return world.say(self.number, from, &Word::Ask(ask));
+        }
+        let state = State::decode(&piece.items);
+        assert_eq!(state.last, receiving.offer.last, "it is not what was offered");
+        running.receiving = None;
+        let position = running.member.position();
+        let lacks_it = running.lacks(state.last);
+        if !lacks_it || position.term < state.last.term {
+            return;
+        }
+        // Its process begins again, with the state if it is marked as whole by then.
+        self.crash(world);
+        if world.random.random_range(0..8) > 0 {
+            self.disk.files().begin_with(state);
+            world.counts.installed += 1;
+        }
+    }
+
+    /// Proposes an entry.
+    pub(super) fn propose(&mut self, world: &mut World) {
+        let Some(running) = self.running.as_mut().filter(|running| running.leads()) else { return };
+        let mut frame = Vec::new();
+        world.proposed += 1;
+        stored::append(&(running.state.last.term, world.proposed), &mut frame).expect("writable");
+        let proposed = running.member.propose(running.state.last.term, frame, &mut self.disk.clone());
+        self.has_proposed(proposed, world);
+    }
+
+    fn propose_members(&mut self, next: &Membership, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let proposed = running.member.propose_members(next, &mut self.disk.clone());
+        self.has_proposed(proposed, world);
+    }
+
+    fn has_proposed(&mut self, proposed: Result<(u64, Progress), ProposeError>, world: &mut World) {
+        match proposed {
+            Ok((_, progress)) => self.conclude(Ok(progress), world),
+            Err(ProposeError::Append(AppendError::Failed(error))) => {
+                self.conclude(Err(AppendError::Failed(error)), world);
+            }
+            // Nothing was written.
+            Err(ProposeError::Append(AppendError::Full(_)) | ProposeError::Deposed | ProposeError::Changing) => {}
+        }
+    }
+
+    /// Changes the members as somebody asks for it.
+    pub(super) fn change(&mut self, change: &MemberChange, world: &mut World) {
+        let Some(running) = self.running.as_ref().filter(|running| running.leads()) else { return };
+        if matches!(change, MemberChange::Remove { member, .. } if *member == self.number) {
+            return;
+        }
+        if let Ok(Some(next)) = changing::after(change, running.member.members(), &running.others, self.number) {
+            self.propose_members(&next, world);
+        }
+    }
+
+    /// Hands over the lead, where it has that.
+    pub(super) fn hand_over(&mut self, to: Successor, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        world.counts.handed_over += u64::from(running.leads());
+        running.member.hand_over(to);
+        self.proceed(world);
+    }
+
+    /// Asks whether it leads.
+    pub(super) fn ask(&mut self, world: &mut World) {
+        let Some(running) = self.running.as_mut().filter(|running| running.leads()) else { return };
+        running.round += 1;
+        running.rounds.push_back((running.round, world.history.len() as u64));
+        running.member.ask(running.round);
+        self.proceed(world);
+    }
+
+    /// Does what there is to do after something has happened to it.
+    fn proceed(&mut self, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let progress = running.member.advance(None, &mut self.disk.clone());
+        self.conclude(progress, world);
+    }
+
+    fn conclude(&mut self, progress: Result<Progress, AppendError>, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let messages = mem::take(&mut self.disk.files().outbox);
+        let Ok(progress) = progress else {
+            // What it was to send may have been sent.
+            if world.random.random() {
+                running.send(self.number, &self.disk, messages, world);
+            }
+            return self.crash(world);
+        };
+        let position = running.member.position();
+        if position.is_leader {
+            world.leads(position.term, self.disk.files().group.directory);
+        }
+        if !progress.committed.is_empty() {
+            running.others.agree(self.number, running.member.members());
+        }
+        running.send(self.number, &self.disk, messages, world);
+        running.waiting.extend(progress.committed);
+        if let Some((round, number)) = progress.confirmed {
+            while let Some((_, known)) = running.rounds.pop_front_if(|(of, _)| *of <= round) {
+                assert!(number >= known, "a leader that is none says so: {number} of {known} entries are committed");
+                world.counts.confirmed += 1;
+            }
+        }
+        if world.is_calm || world.random.random_range(0..4) > 0 {
+            self.apply(world);
+        }
+    }
+
+    /// Applies what is committed, and takes it over into the database from time to time.
+    fn apply(&mut self, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let mut is_other_group = false;
+        for committed in running.waiting.drain(..) {
+            let before = running.state.members.clone();
+            running.state.apply(&committed);
+            is_other_group |= before != running.state.members;
+            world.has_applied(self.number, &committed, &running.state);
+        }
+        if is_other_group {
+            let mut group = running.member.node.raft.prs().conf().to_conf_state();
+            group.voters.sort_unstable();
+            group.learners.sort_unstable();
+            assert_eq!(group, group_of(&running.state.members), "the library has other members");
+            assert_eq!(**running.member.members(), *running.state.members, "it has other members");
+        }
+        let mut files = self.disk.files();
+        files.applied = running.state.last.number;
+        if running.state.last.number > files.flushed.last.number && world.random.random_ratio(1, world.flushes) {
+            let kept = world.random.random_range(0..=world.keeps);
+            files.flush(running.state.clone(), kept);
+        }
+    }
+}
+
+impl Running {
+    fn leads(&self) -> bool {
+        let position = self.member.position();
+        position.is_leader && position.term == self.state.last.term
+    }
+
+    /// Returns whether it lacks an entry that was committed.
+    fn lacks(&self, entry: Last) -> bool {
+        self.member.position().committed < entry.number && !self.member.has(entry)
+    }
+
+    fn greet(&self, from: u64, to: u64, world: &mut World) {
+        let hello = self.others.hello(to, self.member.last(), self.receiving.is_some());
+        world.say(from, to, &Word::Hello(hello));
+    }
+
+    /// Sends messages as the exchange does.
+    fn send(&self, from: u64, disk: &Disk, messages: Vec<Message>, world: &mut World) {
+        for message in messages {
+            if message.msg_type == MessageType::MsgSnapshot {
+                if let Some(word) = disk.offer_word(message.to, message.term) {
+                    world.say(from, message.to, &word);
+                }
+                continue;
+            }
+            let way = self.others.way(message.to, message.msg_type);
+            let Some(message) = message::encode(&message).expect("writable") else { continue };
+            match way {
+                Way::Plain => world.send(message),
+                Way::Between(directories) => {
+                    let bytes = words::between(directories, &message.bytes);
+                    world.send(MemberMessage { bytes, ..message });
+                }
+                Way::None => {}
+            }
+        }
+    }
+}
+
+impl Receiving {
+    fn ask(&self) -> Ask {
+        Ask { offer: self.offer.number, at: Cursor { keyspace: self.next, after: None } }
+    }
+}
