@@ -59,8 +59,8 @@ impl Group {
     /// Returns whether a member votes, as another one knows.
     fn votes(&self, as_known_by: u64, member: u64) -> bool {
         let members = self.store(as_known_by).member().expect("a member").members();
-        let votes = members.borrow().that_vote(true).any(|number| number == member);
-        votes
+        let members = members.borrow().clone();
+        members.that_vote(true).any(|number| number == member)
     }
 
     /// Writes so much that the log forgets what came before.
