@@ -69,6 +69,8 @@ fn renew(inner: &Weak<Inner>, exchange: &Arc<Exchange>) -> bool {
         Ok((engine, threads)) => {
             *inner.engine.write() = Some(engine);
             *running = Some(threads);
+            // Not before: to the leader, a member that receives nothing and lacks what it was offered has given up.
+            exchange.receives(None);
             true
         }
         Err(error) => {

@@ -90,6 +90,7 @@ async fn a_member_that_lacks_what_no_log_has_any_more_receives_the_state() {
     let found = group.settled().await;
     has_all(&found, &acknowledged);
     assert!(group.segments(away).first() > had.last(), "its log goes on behind the state that it received");
+    until("it to receive nothing more", || group.standing(away).receives.is_none().then_some(())).await;
     // It is a member as any other since, and keeps what it has received.
     group.stop(away).await;
     group.start_with(away, &forgetful(away));
