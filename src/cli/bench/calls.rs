@@ -9,6 +9,8 @@ use crate::cli::failure::Failure;
 use crate::wire::BulkAnswer;
 
 const JSON: &str = "application/json";
+/// The most characters of a refusal of many jobs that are shown.
+const SHOWN_CHARS: usize = 300;
 
 impl Target {
     /// Submits one job.
@@ -23,10 +25,10 @@ impl Target {
         let refused = read::<BulkAnswer<Item>>(&answer)?.items.iter().filter(|item| item.status != 201).count();
         match refused {
             0 => Ok(()),
-            _ => Err(Failure::Failed(format!(
-                "{refused} jobs of a bulk were refused: {}",
-                String::from_utf8_lossy(&answer)
-            ))),
+            _ => {
+                let shown: String = String::from_utf8_lossy(&answer).chars().take(SHOWN_CHARS).collect();
+                Err(Failure::Failed(format!("{refused} jobs of a bulk were refused: {shown}")))
+            }
         }
     }
 
