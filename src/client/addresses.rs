@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn a_list_that_cannot_be_meant_is_refused() {
         let many: Vec<String> = (0..=MAX_SERVERS).map(|number| format!("http://{number}.example")).collect();
-        for urls in [&[][..], &many, &["http://a".to_owned(), "b:7400".to_owned()]] {
+        for urls in [&[][..], &many, &["http://a".to_owned(), "ftp://b:7400".to_owned()]] {
             assert!(matches!(Addresses::parse(urls), Err(ClientError::Usage(_))), "{urls:?}");
         }
-        assert_eq!(Addresses::parse(&["http://a", "http://a/"]).expect("one server").in_turn().count(), 1);
+        assert_eq!(Addresses::parse(&["http://a", "http://a/", "a"]).expect("one server").in_turn().count(), 1);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub enum ClientError {
         retry_after: Option<Duration>,
     },
     /// The server could not be reached; it has not heard of the call.
-    #[error("cannot reach the server at {0}")]
+    #[error("cannot reach the server: {0}")]
     Connect(String),
     /// No answer came in time; the server may have carried out the call.
     #[error("no answer in time: {0}")]
@@ -139,8 +139,8 @@ impl From<reqwest::Error> for ClientError {
             Self::Usage(text)
         } else if error.is_connect() {
             // Whatever was asked, nobody has heard of it.
-            let origin = error.url().map(|url| url.origin().ascii_serialization()).unwrap_or_default();
-            Self::Connect(format!("{origin}: {cause}"))
+            let server = error.url().map(|url| format!(" at {}", url.origin().ascii_serialization()));
+            Self::Connect(format!("{cause}{}", server.unwrap_or_default()))
         } else if error.is_timeout() {
             Self::Timeout(text)
         } else {

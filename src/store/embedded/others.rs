@@ -4,7 +4,7 @@
 //! directory has a number, a member keeps those of the others that it has heard first, and takes nothing from another
 //! directory until the group has agreed on that one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use raft::eraftpb::{Message, MessageType};
@@ -31,6 +31,8 @@ pub(super) struct Others {
     pub(super) is_disowned: bool,
     /// Whether the group was founded with the directory, as far as nobody has said otherwise.
     is_founder: bool,
+    /// The numbers of the members, once this member knows them.
+    seated: BTreeSet<u64>,
     /// The directories of the others, as they were heard first or agreed on.
     known: BTreeMap<u64, u64>,
     heard: BTreeMap<u64, (Instant, Hello)>,
@@ -50,6 +52,7 @@ impl Others {
             is_admitted: group.is_admitted,
             is_disowned: false,
             is_founder: !group.founders.is_empty(),
+            seated: BTreeSet::new(),
             known: group.known.clone(),
             heard: BTreeMap::new(),
             plain: BTreeMap::new(),
@@ -81,7 +84,7 @@ impl Others {
         if hello.yours == self.directory {
             self.is_new |= !self.is_admitted;
             (self.is_admitted, self.is_disowned) = (true, false);
-        } else if hello.yours != 0 && !self.is_disowned {
+        } else if hello.yours != 0 && !self.is_disowned && self.may_know(from) {
             tracing::error!(
                 member = from,
                 "the group knows this member by another data directory: this one was not part of it. If that one is \
@@ -93,6 +96,12 @@ impl Others {
         }
         self.know(from, hello.directory);
         is_first
+    }
+
+    /// Returns whether what another one knows may be what the group has agreed on since. One that was removed knows
+    /// what was so then.
+    fn may_know(&self, other: u64) -> bool {
+        self.seated.is_empty() || self.seated.contains(&other)
     }
 
     /// Returns whether a message from a member is one of the directory that is known of it, and for this one, or one
@@ -143,6 +152,7 @@ impl Others {
         if members.seats.is_empty() {
             return;
         }
+        self.seated = members.seats.keys().copied().collect();
         let before = self.known.clone();
         self.known.retain(|number, _| members.seats.contains_key(number));
         for (number, seat) in members.seats.iter().filter(|(number, seat)| seat.directory != 0 && **number != own) {
@@ -289,6 +299,18 @@ mod tests {
         assert_eq!((one.way(2, VOTE), one.admits(2, Some((21, 10)), &vote())), (Way::Between((10, 21)), true));
         two.hear(1, one.hello(2, 0, false));
         assert!(!two.is_disowned && two.is_admitted);
+    }
+
+    #[test]
+    fn one_that_was_removed_disowns_nobody() {
+        let mut one = others(10, true);
+        let mut agreed = Membership::founded(&[1, 2]);
+        agreed.seats.get_mut(&1).expect("a member").directory = 10;
+        one.agree(1, &agreed);
+        one.hear(3, hello(30, 9));
+        assert!(!one.is_disowned);
+        one.hear(2, hello(20, 9));
+        assert!(one.is_disowned);
     }
 
     #[test]
