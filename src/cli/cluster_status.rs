@@ -130,17 +130,25 @@ pub(super) async fn run(command: ClusterCommand, settings: Settings) -> Result<(
     status(&answer, &settings).await
 }
 
-/// Asks every member that the first one names.
+/// Asks every member that the leader names, or the first one that is asked where the leader does not answer.
 async fn status(answer: &ClientArgs, settings: &Settings) -> Result<(), Failure> {
-    let first = answer.connect(&settings.client)?.cluster().await.map_err(no_member)?;
+    let mut first = answer.connect(&settings.client)?.cluster().await.map_err(no_member)?;
+    let ask =
+        async |address: &str, member: u64, cluster: &str| match answer.server.connect_to(address, &settings.client) {
+            Ok(client) => ask(&client.with_max_retries(0), cluster, member).await,
+            Err(_) => Err("its address is wrong".to_owned()),
+        };
+    // Another member may not know yet who has come and gone.
+    if let (false, Some(leader), Some(address)) = (first.leads, first.leader, &first.leader_address)
+        && let Ok(status) = ask(address, leader, &first.cluster).await
+    {
+        first = status;
+    }
     let asked = first.members.iter().map(async |listed| {
         if listed.member == first.member {
             return Ok(first.clone());
         }
-        match answer.server.connect_to(&listed.address, &settings.client) {
-            Ok(client) => ask(&client.with_max_retries(0), &first.cluster, listed.member).await,
-            Err(_) => Err("its address is wrong".to_owned()),
-        }
+        ask(&listed.address, listed.member, &first.cluster).await
     });
     let rows = rows(&first, &join_all(asked).await);
     if !answer.json {
