@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::claim::NamedClaim;
 use super::deliveries::Announced;
 use super::office::{Own, Tenure, call};
 use crate::api::access::Guard;
@@ -130,17 +131,24 @@ impl Forwarder {
         if STREAMED.contains(&parts.uri.path()) {
             return self.forward_once(&parts, body).await;
         }
-        let body = read_within(&parts, body, MAX_BULK_BYTES, (&self.budget, self.body_within)).await?;
+        let read = read_within(&parts, body, MAX_BULK_BYTES, (&self.budget, self.body_within)).await?;
+        let (mut body, claim) = (read.bytes.clone(), NamedClaim::of(&parts, &read.bytes));
         let mut changes = Changes::of(self);
-        // Bounded by the patience.
+        // Bounded by the patience, which begins anew when a leader goes at which a claim has waited.
         loop {
             if let Some(router) = self.own.router_for(&parts.method).await {
-                return Ok(call(router, same_request(&parts, Body::from(body.bytes.clone()))).await);
+                return Ok(call(router, same_request(&parts, Body::from(body))).await);
             }
-            if let Some(leader) = self.leader()
-                && let Some(answer) = self.ask(leader, &parts, body.bytes.clone().into()).await?
-            {
-                return Ok(answer);
+            if let Some(leader) = self.leader() {
+                match self.ask(leader, &parts, body.clone().into()).await {
+                    Ok(Some(answer)) => return Ok(answer),
+                    Ok(None) => {}
+                    Err(error) => {
+                        let claim = claim.as_ref().filter(|_| error.code() == Code::OutcomeUnknown);
+                        body = claim.ok_or(error)?.again();
+                        changes = Changes::of(self);
+                    }
+                }
             }
             if !changes.wait().await {
                 return Err(self.no_leader());

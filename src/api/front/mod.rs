@@ -2,8 +2,10 @@
 //! call goes to the member that leads, which may be this one.
 //!
 //! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads), [`forward`] (the way
-//! to the leader), [`deliveries`] (when claimed jobs have come to a client of a follower) and [`measured`] (metrics).
+//! to the leader), [`claim`] (claims that move over to the next leader), [`deliveries`] (when claimed jobs have come to
+//! a client of a follower) and [`measured`] (metrics).
 
+mod claim;
 mod cluster;
 mod deliveries;
 mod forward;

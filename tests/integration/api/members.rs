@@ -338,6 +338,37 @@ async fn a_call_to_a_leader_that_hangs_ends_once_there_is_another() {
 }
 
 #[tokio::test]
+async fn a_claim_with_a_name_that_waits_moves_over_to_the_next_leader() {
+    // It accepts connections and says nothing.
+    let third = listener().await;
+    let [member, other] = pair(&format!("http://{}", third.local_addr().expect("an address"))).await;
+    member.sees(1, Some(3));
+    let named = ClaimJobs { wait_ms: Some(20_000), request_id: Some("r".to_owned()), ..claim("q") };
+    let client = member.client();
+    let waiting = client.claim(&named);
+    let electing = async {
+        let (_stream, _) = third.accept().await.expect("a connection");
+        let _manager = other.take_office();
+        other.sees(2, Some(2));
+        member.sees(2, Some(2));
+        other
+            .client()
+            .submit(&SubmitJob { id: Some("j".to_owned()), ..SubmitJob::new("q", "k") })
+            .await
+            .expect("taken");
+        std::future::pending::<()>().await;
+    };
+    let jobs = tokio::select! {
+        claimed = waiting => claimed.expect("claimed at the next leader").jobs,
+        () = electing => unreachable!("it is pending"),
+    };
+    assert_eq!(jobs.iter().map(|job| job.id.as_ref()).collect::<Vec<_>>(), ["j"]);
+    // It is the same claim there.
+    let again = other.client().claim(&ClaimJobs { repeated: true, ..named }).await.expect("claimed");
+    assert_eq!((&again.jobs[0].id, again.jobs[0].fence), (&jobs[0].id, jobs[0].fence));
+}
+
+#[tokio::test]
 async fn streams_come_through_a_follower_and_end_with_the_leadership() {
     let (leader, manager, follower) = led().await;
     let mut events = reqwest::get(follower.url("/v1/events")).await.expect("an answer");
