@@ -184,16 +184,16 @@ impl Member {
             role,
             term: raft.term,
             leader: Some(raft.leader_id).filter(|leader| *leader != raft::INVALID_ID),
-            is_leader: raft.state == StateRole::Leader && !self.is_removed_leader(),
+            is_leader: self.leads(),
             committed: raft.raft_log.committed,
         }
     }
 
-    /// Returns whether it leads a group that it was removed from: it stood for election before it knew that. It must
-    /// not say that it leads: where one other member is left, the library takes it for that one, and asks nobody.
-    fn is_removed_leader(&self) -> bool {
+    /// Returns whether it leads its group. One that was removed does not, though the library lets it lead that stood
+    /// for election before it knew: where one other member is left, the library takes it for that one, and asks nobody.
+    fn leads(&self) -> bool {
         let raft = &self.node.raft;
-        raft.state == StateRole::Leader && !raft.prs().conf().voters().contains(raft.id)
+        raft.state == StateRole::Leader && raft.prs().conf().voters().contains(raft.id)
     }
 
     /// Stands for election to the leader of the next term. Returns what is committed with that: in a group of one, the
@@ -219,8 +219,7 @@ impl Member {
         durable: &mut impl Durable,
     ) -> Result<(u64, Progress), ProposeError> {
         let raft = &self.node.raft;
-        let leads = raft.state == StateRole::Leader && !self.is_removed_leader();
-        if !leads || raft.term != term || raft.lead_transferee.is_some() {
+        if !self.leads() || raft.term != term || raft.lead_transferee.is_some() {
             return Err(ProposeError::Deposed);
         }
         // Before it is proposed: the library knows no entry that was not written for want of room.
@@ -318,8 +317,9 @@ impl Member {
 
     /// Lets time pass by one tick. What comes of it [`advance`](Self::advance) does.
     pub(super) fn tick(&mut self) {
-        if self.is_removed_leader() && self.node.raft.lead_transferee.is_none() {
-            // The others may not know yet that they need it no more.
+        let raft = &self.node.raft;
+        if raft.state == StateRole::Leader && !self.leads() && raft.lead_transferee.is_none() {
+            // It was removed, and the others may not know yet that they need it no more.
             self.hand_over(Successor::Furthest);
         }
         let raft = &mut self.node.raft;

@@ -179,6 +179,16 @@ fn a_member_that_lags_is_sent_what_its_leader_has_in_its_log_only() {
     assert!(behind.synced == leader.synced, "they are the same");
 }
 
+/// Brings what the first member has sent to the second, and its answers back, and no more.
+fn ask_the_other(members: &mut [(Member, Memory)]) {
+    let asked = mem::take(&mut members[0].1.outbox);
+    let (other, others) = &mut members[1];
+    asked.into_iter().for_each(|message| other.step(message));
+    other.advance(None, others).expect("written");
+    let answers = mem::take(&mut others.outbox);
+    answers.into_iter().for_each(|message| members[0].0.step(message));
+}
+
 #[test]
 fn most_members_say_whether_one_leads() {
     let mut members = [1, 2].map(|id| (start(id, &[1, 2], &Memory::default()), Memory::default()));
@@ -192,13 +202,8 @@ fn most_members_say_whether_one_leads() {
     );
     member.ask(1);
     assert_eq!(member.advance(None, disk).expect("written").confirmed, None, "the other has not said so");
-    let asked = mem::take(&mut disk.outbox);
-    let (other, others) = &mut members[1];
-    asked.into_iter().for_each(|message| other.step(message));
-    other.advance(None, others).expect("written");
-    let answers = mem::take(&mut others.outbox);
+    ask_the_other(&mut members);
     let (member, disk) = &mut members[0];
-    answers.into_iter().for_each(|message| member.step(message));
     assert_eq!(member.advance(None, disk).expect("written").confirmed, Some((1, 1)));
 }
 
@@ -316,13 +321,8 @@ fn a_leader_that_was_removed_leads_no_more_and_hands_over() {
     let (member, disk) = &mut members[0];
     member.propose_members(&Membership::founded(&[2]), disk).expect("it leads");
     // What the other one has written, and not that it is committed with that.
-    let asked = mem::take(&mut disk.outbox);
-    let (other, others) = &mut members[1];
-    asked.into_iter().for_each(|message| other.step(message));
-    other.advance(None, others).expect("written");
-    let answers = mem::take(&mut others.outbox);
+    ask_the_other(&mut members);
     let (member, disk) = &mut members[0];
-    answers.into_iter().for_each(|message| member.step(message));
     member.advance(None, disk).expect("written");
     disk.outbox.clear();
     let Position { role, is_leader, .. } = member.position();

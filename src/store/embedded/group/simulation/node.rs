@@ -328,7 +328,7 @@ impl Node {
         }
     }
 
-    /// Proposes an entry.
+    /// Proposes an entry of the world's, if it leads.
     pub(super) fn propose(&mut self, world: &mut World) {
         let Some(running) = self.running.as_mut().filter(|running| running.leads()) else { return };
         let mut frame = Vec::new();
