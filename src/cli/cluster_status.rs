@@ -133,14 +133,14 @@ pub(super) async fn run(command: ClusterCommand, settings: Settings) -> Result<(
 /// Asks every member that the leader names, or the first one that is asked where the leader does not answer.
 async fn status(answer: &ClientArgs, settings: &Settings) -> Result<(), Failure> {
     let mut first = answer.connect(&settings.client)?.cluster().await.map_err(no_member)?;
-    let ask =
+    let ask_at =
         async |address: &str, member: u64, cluster: &str| match answer.server.connect_to(address, &settings.client) {
             Ok(client) => ask(&client.with_max_retries(0), cluster, member).await,
             Err(_) => Err("its address is wrong".to_owned()),
         };
     // Another member may not know yet who has come and gone.
     if let (false, Some(leader), Some(address)) = (first.leads, first.leader, &first.leader_address)
-        && let Ok(status) = ask(address, leader, &first.cluster).await
+        && let Ok(status) = ask_at(address, leader, &first.cluster).await
     {
         first = status;
     }
@@ -148,7 +148,7 @@ async fn status(answer: &ClientArgs, settings: &Settings) -> Result<(), Failure>
         if listed.member == first.member {
             return Ok(first.clone());
         }
-        ask(&listed.address, listed.member, &first.cluster).await
+        ask_at(&listed.address, listed.member, &first.cluster).await
     });
     let rows = rows(&first, &join_all(asked).await);
     if !answer.json {

@@ -32,6 +32,8 @@ pub const CALLS_PATH: &str = "/cluster/calls";
 /// The longest body of such a call, in bytes. A longer one the leader makes itself.
 pub const MAX_CALL_BYTES: usize = 4 * 1024 * 1024;
 
+/// The most bytes that the answer of a member has beside the body of the target's.
+const MAX_OVERHEAD: usize = 1024;
 /// How long another member has for its answer beyond what the call itself may take.
 const MARGIN: Duration = Duration::from_secs(2);
 /// How long connecting to another member may take.
@@ -106,7 +108,7 @@ impl PassedCall {
         postcard::from_bytes(body).map_err(|_| InvalidCall)
     }
 
-    /// Makes the call.
+    /// Makes the call with this executor, and returns what has come of it.
     ///
     /// # Errors
     /// [`InvalidCall`] when it is none that can be made.
@@ -242,9 +244,6 @@ impl Deputies {
         }
     }
 }
-
-/// The most bytes that the answer of a member has beside the body of the target's.
-const MAX_OVERHEAD: usize = 1024;
 
 #[async_trait]
 impl Deputy for Deputies {

@@ -12,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::budget::Budget;
 use super::disk::Disk;
 use super::engine::Engine;
+use super::error::closed;
 use super::state::Published;
-use super::{EmbeddedStore, QUERY_AGAIN_AFTER, closed};
+use super::{EmbeddedStore, QUERY_AGAIN_AFTER};
 use crate::job::QueueName;
 use crate::store::StoreError;
 

@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::store::StoreError;
 
+/// Returns the refusal of a store that is closed.
+pub(super) fn closed() -> StoreError {
+    StoreError::Unavailable("it is closed".to_owned())
+}
+
 /// Why a data directory could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use raft::eraftpb::{Message, MessageType};
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::error::closed;
 use super::group::{Position, Successor};
 use super::mailbox::Mailbox;
 use super::message;
@@ -423,7 +424,7 @@ impl Member for Exchange {
         {
             let mut inbox = self.inbox.lock();
             if inbox.is_closed {
-                return Err(StoreError::Unavailable("it is closed".to_owned()).into());
+                return Err(closed().into());
             }
             inbox.changes.push((change, caller));
         }

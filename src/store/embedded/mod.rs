@@ -125,6 +125,7 @@ use budget::Budget;
 use directory::Directory;
 use disk::Disk;
 use engine::Engine;
+use error::closed;
 pub use error::{Damage, OpenError};
 use exchange::Exchange;
 use lists::Wanted;
@@ -225,10 +226,6 @@ impl EmbeddedStore {
     pub fn finished_jobs_read(&self) -> u64 {
         self.inner.engine.read().as_ref().map_or(0, |engine| engine.disk.jobs_read())
     }
-}
-
-fn closed() -> StoreError {
-    StoreError::Unavailable("it is closed".to_owned())
 }
 
 #[async_trait]

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use parking_lot::Mutex;
 
 use super::engine::Engine;
+use super::error::closed;
 use super::exchange::Exchange;
 use super::flush::Flusher;
 use super::member::Threads;
@@ -51,7 +52,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.queue.close(StoreError::Unavailable("it is closed".to_owned()));
+        self.queue.close(closed());
         if let Some(writer) = self.writer.take() {
             // A writer that panicked has printed why; there is nothing left to wait for.
             drop(writer.join());
