@@ -5,7 +5,7 @@
 //! [`state`] (each state with its own data), [`event`] and [`history`] (what happened), [`notice`] (events that
 //! receivers are to be notified of), [`retry`] (backoff), [`partition`] (which jobs managers share out together),
 //! [`transition`] (every way from one state to another: pure functions, no I/O, no clock, no randomness), [`unique`]
-//! (what submissions under a unique key do to jobs), and [`oversight`] (what the monitor does to a job, and when it
+//! (what submissions under a unique key do to jobs), `output` (who may write it), and [`oversight`] (what the monitor does to a job, and when it
 //! checks the job next).
 
 pub mod body;
@@ -15,6 +15,7 @@ pub mod history;
 pub mod limit;
 pub mod names;
 pub mod notice;
+mod output;
 pub mod oversight;
 pub mod partition;
 pub mod requirement;

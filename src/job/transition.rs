@@ -416,7 +416,7 @@ impl Job {
     }
 
     /// Returns the running data if `proof` shows the current lease.
-    fn held_by(&self, proof: &LeaseProof) -> Result<&Running, Refusal> {
+    pub(super) fn held_by(&self, proof: &LeaseProof) -> Result<&Running, Refusal> {
         match &self.state {
             State::Running(running) if self.fence == proof.fence && running.lease.worker_id == proof.worker_id => {
                 Ok(running)
@@ -427,7 +427,7 @@ impl Job {
 
     /// Returns the latest transition if it ended the lease of `proof` on its own worker's request: the same request may
     /// then have come again because its answer was lost.
-    fn end_by(&self, proof: &LeaseProof) -> Option<&HistoryEntry> {
+    pub(super) fn end_by(&self, proof: &LeaseProof) -> Option<&HistoryEntry> {
         let last = self.history.entries().last().filter(|_| self.fence == proof.fence)?;
         let ended = last.from == Some(JobState::Running) && last.to != JobState::Running;
         (ended && last.actor.as_str() == proof.worker_id.as_str()).then_some(last)

@@ -12,7 +12,7 @@
 //! 7. [`members`] – the managers that share a store, and its jobs; [`hints`] – what they tell each other of them.
 //! 8. [`admin`] – queue settings, orphans, and what the monitor does.
 //! 9. [`observe`] – live events, workers, statistics, explanations.
-//! 10. [`read`] – one job, its end, lists, counts, queues.
+//! 10. [`read`] – one job, its end, lists, counts, queues; [`output`] – what its attempts wrote.
 
 mod admin;
 mod announced;
@@ -23,6 +23,7 @@ mod limits;
 mod lines;
 mod members;
 mod observe;
+mod output;
 mod read;
 mod replay;
 pub mod request;
@@ -49,6 +50,7 @@ pub use observe::queues::Queue;
 pub use observe::survey::{Survey, SurveyState, SurveyedQueue};
 pub use observe::throughput::Throughput;
 pub use observe::workers::{Worker, WorkerStatuses};
+pub use output::{AttemptChoice, AttemptOutput, OutputFrom, OutputPiece, StreamOutput};
 pub use replay::{RecordedJob, replay};
 pub use request::{
     Caller, ClaimOrder, ClaimRequest, Duplicate, Finish, Heartbeat, HeartbeatAnswer, JobView, MAX_QUEUE_WEIGHT,
@@ -68,7 +70,8 @@ use limits::{LimitSettingsCache, Limits};
 use lines::Lines;
 use members::Membership;
 use observe::Observations;
-use read::EndWatchers;
+use output::Outputs;
+use read::Watchers;
 use turns::KeyTurns;
 use work::Work;
 
@@ -116,7 +119,8 @@ pub(crate) struct ManagerState {
     unique: KeyTurns<UniqueKey>,
     lines: Lines,
     observe: Observations,
-    end_watchers: EndWatchers,
+    outputs: Outputs,
+    end_watchers: Watchers,
     /// Cancelled when the manager shuts down.
     stopping: CancellationToken,
     tasks: TaskTracker,
@@ -147,7 +151,8 @@ impl Manager {
             hints: Hints::new(config.address),
             queue_settings: QueueSettingsCache::new(Arc::clone(&store)),
             observe: Observations::new(!exclusive, clock.now()),
-            end_watchers: EndWatchers::default(),
+            outputs: Outputs::new(store.outputs()),
+            end_watchers: Watchers::default(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
             store,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::select_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
 use crate::job::{Body, BodyId, BodyRef, JobId, Json};
@@ -19,16 +20,16 @@ use crate::manager::request::{JobView, ManagerError};
 
 /// The time between two reads of a job while a call waits for its end, in a store that other processes write to as
 /// well.
-const WAIT_POLL: Duration = Duration::from_secs(1);
+pub(super) const WAIT_POLL: Duration = Duration::from_secs(1);
 
-/// The calls that wait for a job's end.
+/// The calls that wait for news of a job, such as its end.
 #[derive(Default)]
-pub(super) struct EndWatchers {
+pub(super) struct Watchers {
     jobs: Mutex<HashMap<JobId, (Arc<Notify>, usize)>>,
 }
 
-impl EndWatchers {
-    /// Wakes the calls that wait for the end of this job.
+impl Watchers {
+    /// Wakes the calls that wait for news of this job.
     pub(super) fn wake(&self, id: &JobId) {
         let jobs = self.jobs.lock();
         if let Some((notify, _)) = jobs.get(id) {
@@ -36,7 +37,7 @@ impl EndWatchers {
         }
     }
 
-    fn watch(&self, id: &JobId) -> Watch<'_> {
+    pub(super) fn watch(&self, id: &JobId) -> Watch<'_> {
         let mut jobs = self.jobs.lock();
         let (notify, watching) = jobs.entry(id.clone()).or_default();
         *watching += 1;
@@ -44,11 +45,18 @@ impl EndWatchers {
     }
 }
 
-/// A call that waits for a job's end. Dropping it removes it from the waiting calls.
-struct Watch<'a> {
-    watchers: &'a EndWatchers,
+/// A call that waits for news of a job. Dropping it removes it from the waiting calls.
+pub(super) struct Watch<'a> {
+    watchers: &'a Watchers,
     id: JobId,
     notify: Arc<Notify>,
+}
+
+impl Watch<'_> {
+    /// Waits for the next news.
+    pub(super) fn news(&self) -> Notified<'_> {
+        self.notify.notified()
+    }
 }
 
 impl Drop for Watch<'_> {
@@ -99,7 +107,7 @@ impl Manager {
         let poll = if self.shared.store.is_exclusive() { wait } else { WAIT_POLL };
         // Bounded by the deadline: each turn waits for news or for the poll.
         loop {
-            let mut ends: Vec<_> = watches.iter().map(|watch| Box::pin(watch.notify.notified())).collect();
+            let mut ends: Vec<_> = watches.iter().map(|watch| Box::pin(watch.news())).collect();
             // Listening before reading, so that an end between the two is not missed.
             for end in &mut ends {
                 end.as_mut().enable();

@@ -6,8 +6,9 @@ use std::time::Instant;
 use async_trait::async_trait;
 
 use super::{
-    Archived, AuditEntry, DueSchedules, Head, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
-    ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
+    Archived, AuditEntry, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
+    Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError,
+    WriteResult,
 };
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, Job, JobId, Json, OrderingKey, RecordName, ScheduleId};
@@ -152,6 +153,10 @@ impl Store for Measured {
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
         read("append_audit", self.0.append_audit(entries)).await
+    }
+
+    fn outputs(&self) -> Arc<dyn OutputStore> {
+        self.0.outputs()
     }
 
     async fn refresh(&self, what: Refresh<'_>) -> Result<(), StoreError> {

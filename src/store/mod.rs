@@ -8,13 +8,14 @@
 //! and each write is answered on its own.
 //!
 //! Beside the jobs there are [`schedule`]s, of which there may be as many, and [`record`]s: a few small documents of
-//! other kinds. Both are under the same rules.
+//! other kinds. Both are under the same rules. The [`output`] of attempts is not: it is large, and worth less.
 
 pub mod audit;
 pub mod elasticsearch;
 pub mod embedded;
 pub mod measured;
 pub mod member;
+pub mod output;
 pub mod recent;
 pub mod record;
 pub mod schedule;
@@ -27,6 +28,7 @@ use async_trait::async_trait;
 
 pub use audit::AuditEntry;
 pub use member::{ChangeError, Heard, Member, MemberChange, MemberMessage, Membership, Role, Seat, Standing};
+pub use output::{CellKey, OutputCell, OutputOf, OutputStore, Stream};
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
 pub use schedule::{DueSchedules, ListSchedules, ScheduleResult, ScheduleWrite, StoredSchedule};
 
@@ -314,6 +316,9 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError`] when not all entries could be added; some may have been.
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError>;
+
+    /// Returns the store of the output of attempts, which is another one than that of the jobs.
+    fn outputs(&self) -> Arc<dyn OutputStore>;
 
     /// Makes every write of these that was acknowledged before this call visible to searches. This is costly where
     /// searches lag, so the hot path does not call it.

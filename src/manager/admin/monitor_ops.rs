@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::clock::Timestamp;
-use crate::job::{Change, EventName, Job, JobId, Refusal};
+use crate::job::{Change, EventName, Fence, Job, JobId, Refusal};
 use crate::store::{Archived, Versioned, WriteError};
 
 use crate::manager::Manager;
@@ -20,7 +20,7 @@ impl Manager {
         self.update_as_read(ids, |_, job, now| decide(job, now)).await
     }
 
-    /// Removes jobs in exactly these versions, with their bodies, and returns for each, in the same order, whether it
+    /// Removes jobs in exactly these versions, with their bodies and their output, and returns for each, in the same order, whether it
     /// was removed. A job that was written since is kept, which is not an error.
     ///
     /// # Errors
@@ -37,7 +37,12 @@ impl Manager {
                 Err(WriteError::Unknown(why)) => Err(ManagerError::Unknown(why)),
             }
         });
-        removed.collect()
+        let removed: Vec<Result<bool, ManagerError>> = removed.collect();
+        let gone = jobs.iter().zip(&removed).filter(|(_, removed)| matches!(removed, Ok(true)));
+        let has_run = gone.map(|(versioned, _)| &versioned.job).filter(|job| job.fence > Fence::default());
+        let outputs = has_run.map(|job| (job.id.clone(), Fence::default().next()..=job.fence)).collect();
+        self.shared.outputs.remove(outputs).await;
+        removed
     }
 
     /// Makes the store move up to `limit` ended jobs to the archive.

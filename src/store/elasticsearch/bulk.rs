@@ -48,17 +48,32 @@ pub(super) struct Target<'a> {
     id: &'a str,
     if_seq_no: Option<u64>,
     if_primary_term: Option<u64>,
+    version: Option<u64>,
+    version_type: Option<&'static str>,
 }
 
 impl<'a> Target<'a> {
     /// Returns the target of the document `id` in any version.
     pub(super) fn any(id: &'a str) -> Self {
-        Self { index: None, require_alias: None, id, if_seq_no: None, if_primary_term: None }
+        Self {
+            index: None,
+            require_alias: None,
+            id,
+            if_seq_no: None,
+            if_primary_term: None,
+            version: None,
+            version_type: None,
+        }
     }
 
     /// Returns the target of the same document in `index`, which is an index's own name and no alias.
     pub(super) fn in_index(self, index: &'a str) -> Self {
         Self { index: Some(index), require_alias: Some(false), ..self }
+    }
+
+    /// Returns the same target under the condition that the document was not written under this rank or a higher one.
+    pub(super) fn ranked(self, rank: u64) -> Self {
+        Self { version: Some(rank), version_type: Some("external"), ..self }
     }
 
     /// Returns the target of the document `id` in `version` only.

@@ -20,7 +20,7 @@
 //! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`], [`months`]
 //!   and [`mover`];
 //! - beside the jobs: `collection` (documents that are compared and swapped as jobs are, without an archive), of which
-//!   there are [`records`] and [`schedules`]; `audit` and `time` (what time it is by the nodes' clocks).
+//!   there are [`records`] and [`schedules`]; `audit`, `output` and `time` (what time it is by the nodes' clocks).
 //!
 //! The store's promises: a write is acknowledged only on the server's own acknowledgement of that write or of one more
 //! with the same content; an outcome that cannot be determined is *unknown*, never *failed*; nothing is sent that would
@@ -55,6 +55,7 @@ mod months;
 mod mover;
 mod nodes;
 mod options;
+mod output;
 mod query_time;
 mod reader;
 mod records;
@@ -92,6 +93,7 @@ use self::definition::Definitions;
 use self::flavour::Flavour;
 use self::mover::Mover;
 use self::nodes::Request;
+use self::output::Outputs;
 use self::query_time::QueryTime;
 use self::reader::Reader;
 use self::records::Records;
@@ -101,8 +103,8 @@ use self::unreadable::Unreadable;
 use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::Writer;
 use super::{
-    Archived, AuditEntry, DueSchedules, Head, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
-    ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteResult,
+    Archived, AuditEntry, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
+    Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteResult,
 };
 use crate::clock::{SystemClock, Timestamp};
 use crate::job::{BodyRef, Job, JobId, Json, OrderingKey, RecordName, ScheduleId};
@@ -124,6 +126,7 @@ pub struct ElasticsearchStore {
     records: Records,
     schedules: Schedules,
     audit: Audit,
+    outputs: Arc<Outputs>,
     mover: Mover,
     read_timeout: Duration,
     query_time: Duration,
@@ -164,6 +167,12 @@ impl ElasticsearchStore {
             records: Records::new(Arc::clone(&context)),
             schedules: Schedules::new(Arc::clone(&context)),
             audit: Audit::new(&options.index_prefix, server.flavour, options.replicas),
+            outputs: Arc::new(Outputs::new(
+                Arc::clone(&context),
+                &options.index_prefix,
+                options.replicas,
+                options.read_timeout,
+            )),
             mover,
             context,
             flavour: server.flavour,
@@ -300,6 +309,10 @@ impl Store for ElasticsearchStore {
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
         self.is_open()?;
         self.audit.append(&self.context, entries, self.read_timeout).await
+    }
+
+    fn outputs(&self) -> Arc<dyn OutputStore> {
+        Arc::clone(&self.outputs) as Arc<dyn OutputStore>
     }
 
     async fn refresh(&self, what: Refresh<'_>) -> Result<(), StoreError> {

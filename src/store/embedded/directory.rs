@@ -13,6 +13,8 @@
 //! leasehold.incoming the seal of that database, written once it is whole: the store begins with it when it is opened
 //! store.old/         the database in whose place that one came
 //! audit/             the audit, if it is kept
+//! output/            the output of attempts, which nothing else depends on
+//! output.damaged/    such a folder that could not be opened
 //! ```
 //!
 //! Jobs hold what their submitters would not show to everybody on the machine, and subscriptions hold secrets. So
@@ -48,7 +50,7 @@ const OLD_DATABASE: &str = "store.old";
 
 /// How the names begin of what may be in a directory before there is a store: parts of one, the marker of a run, hidden
 /// files, and what a file system puts at its root.
-const OWN_NAMES: [&str; 7] = ["leasehold.", "store", "log", "audit", "run.json", ".", "lost+found"];
+const OWN_NAMES: [&str; 8] = ["leasehold.", "store", "log", "audit", "output", "run.json", ".", "lost+found"];
 
 /// How much room there must be for a store to be opened, in bytes.
 const ROOM_BYTES: usize = 1 << 20;

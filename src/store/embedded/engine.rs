@@ -271,6 +271,18 @@ impl Engine {
         }
     }
 
+    /// Returns whether there is a job. It may read the disk.
+    pub(super) fn has_job(&self, id: &JobId) -> Result<bool, StoreError> {
+        let view = {
+            let published = self.published.read();
+            if published.in_memory(id).is_some() {
+                return Ok(true);
+            }
+            published.view.clone()
+        };
+        Ok(self.disk.finished(&view, id)?.is_some())
+    }
+
     /// Returns the number of the last write.
     pub(super) fn last_write(&self) -> u64 {
         self.published.read().last.seq_no

@@ -22,7 +22,7 @@
 //!   which `checkpoint` writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files,
 //!   read only. `verify`: all of it checked.
 //! - `stored`: a job on disk. `records`: a record on disk. `schedules`: a schedule on disk, and its keys. `audit`: the
-//!   audit's files.
+//!   audit's files. `output`: the output of attempts, in a database of its own.
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
 //!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics. `budget`: how long they may take.
@@ -81,6 +81,7 @@ mod offer;
 mod opening;
 mod options;
 mod others;
+mod output;
 mod page;
 mod periodic;
 mod reader;
@@ -117,8 +118,8 @@ use crate::job::{BodyRef, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use crate::store::{
-    AuditEntry, DueSchedules, Head, ListSchedules, Member, Record, RecordKey, RecordKind, RecordWrite, ScheduleResult,
-    ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteResult,
+    AuditEntry, DueSchedules, Head, ListSchedules, Member, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
+    ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteResult,
 };
 use audit::Audit;
 use budget::Budget;
@@ -132,6 +133,7 @@ use lists::Wanted;
 use narrow::{Narrowed, NarrowedSchedules};
 pub use opening::member_of;
 pub use options::{EmbeddedOptions, GroupOptions};
+use output::Outputs;
 use running::{Running, standing_by};
 pub use verify::{StateHash, Verified, verify};
 use writer::{Queue, answers};
@@ -177,6 +179,7 @@ struct Inner {
     lookups: Arc<Semaphore>,
     query_time: Duration,
     audit: Arc<Mutex<Audit>>,
+    outputs: Arc<Outputs>,
 }
 
 impl EmbeddedStore {
@@ -192,7 +195,8 @@ impl EmbeddedStore {
         let exchange = options.group.clone().map(|group| Arc::new(Exchange::new(group, standing_by(&queue))));
         let engine = Arc::new(Engine::open(directory, options, exchange.clone())?);
         let no_thread = |source| OpenError::Io { doing: "start a thread for", directory: path.to_owned(), source };
-        let running = Running::start(&engine, &queue, exchange.clone(), options).map_err(no_thread)?;
+        let outputs = Outputs::in_directory(path);
+        let running = Running::start(&engine, &queue, exchange.clone(), &outputs, options).map_err(no_thread)?;
         let inner = Arc::new(Inner {
             path: path.to_owned(),
             options: options.clone(),
@@ -206,6 +210,7 @@ impl EmbeddedStore {
             query_time: options.query_time,
             lookups: Arc::new(Semaphore::new(LOOKUPS as usize)),
             audit: Arc::new(Mutex::new(Audit::in_directory(path))),
+            outputs,
         });
         let renewing = inner.start_renewing().map_err(no_thread)?;
         Ok(Self { inner, renewing: Mutex::new(renewing) })
@@ -360,6 +365,10 @@ impl Store for EmbeddedStore {
         self.on_disk(&self.inner.lookups, move |_| audit.lock().append(&entries)).await
     }
 
+    fn outputs(&self) -> Arc<dyn OutputStore> {
+        Arc::clone(&self.inner.outputs) as Arc<dyn OutputStore>
+    }
+
     fn has_realtime_search(&self) -> bool {
         true
     }
@@ -434,6 +443,7 @@ impl Store for EmbeddedStore {
             }
         };
         drop(spawn_blocking(release).await);
+        self.inner.outputs.close().await;
     }
 }
 

@@ -85,6 +85,7 @@ fn open(inner: &Inner, exchange: &Arc<Exchange>, queue: &Arc<Queue>) -> Result<(
     let directory = Directory::hold(&inner.path, inner.options.reserve_bytes)?;
     let engine = Arc::new(Engine::open(directory, &inner.options, Some(Arc::clone(exchange)))?);
     let no_thread = |source| OpenError::Io { doing: "start a thread for", directory: inner.path.clone(), source };
-    let running = Running::start(&engine, queue, Some(Arc::clone(exchange)), &inner.options).map_err(no_thread)?;
+    let running = Running::start(&engine, queue, Some(Arc::clone(exchange)), &inner.outputs, &inner.options)
+        .map_err(no_thread)?;
     Ok((engine, running))
 }

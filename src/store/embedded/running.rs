@@ -12,9 +12,10 @@ use super::exchange::Exchange;
 use super::flush::Flusher;
 use super::member::Threads;
 use super::options::EmbeddedOptions;
+use super::output::Outputs;
 use super::periodic::Periodic;
 use super::writer::{Queue, Writer};
-use super::{checkpoint, watch};
+use super::{checkpoint, output, watch};
 use crate::store::StoreError;
 
 /// The threads of an open store, which end when this is dropped.
@@ -23,7 +24,7 @@ pub(super) struct Running {
     writer: Option<JoinHandle<()>>,
     /// Those of a member of a group. They end after the writer, whose last entries need the other members.
     threads: Option<Threads>,
-    /// Those that keep the seal and that watch.
+    /// Those that keep the seal, that watch, and that remove the output of jobs that are gone.
     periodic: Vec<Periodic>,
 }
 
@@ -36,6 +37,7 @@ impl Running {
         engine: &Arc<Engine>,
         queue: &Arc<Queue>,
         exchange: Option<Arc<Exchange>>,
+        outputs: &Arc<Outputs>,
         options: &EmbeddedOptions,
     ) -> io::Result<Self> {
         let flusher = Arc::new(Mutex::new(Flusher::start(engine)?));
@@ -46,6 +48,7 @@ impl Running {
         running.threads = threads.transpose()?;
         running.periodic.push(checkpoint::start(Arc::downgrade(engine))?);
         running.periodic.push(watch::start(Arc::downgrade(engine), Arc::clone(queue), options.memory_limit)?);
+        running.periodic.push(output::start_sweep(Arc::downgrade(engine), Arc::clone(outputs))?);
         Ok(running)
     }
 }
