@@ -7,9 +7,11 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::output::AttemptSink;
 use super::service::ClaimedJob;
 use crate::job::{JobError, Json, Progress, WorkerId};
 use crate::manager::Outcome;
+use crate::store::Stream;
 
 /// Runs one kind of job.
 ///
@@ -81,7 +83,7 @@ pub enum Ending {
 }
 
 /// One attempt as its handler sees it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Attempt {
     /// The job that is run.
     pub job: ClaimedJob,
@@ -89,6 +91,7 @@ pub struct Attempt {
     pub worker_id: WorkerId,
     ending: watch::Receiver<Option<Ending>>,
     progress: Arc<Mutex<Option<Progress>>>,
+    pub(super) output: Arc<dyn AttemptSink>,
 }
 
 impl Attempt {
@@ -97,8 +100,9 @@ impl Attempt {
         worker_id: WorkerId,
         ending: watch::Receiver<Option<Ending>>,
         progress: Arc<Mutex<Option<Progress>>>,
+        output: Arc<dyn AttemptSink>,
     ) -> Self {
-        Self { job, worker_id, ending, progress }
+        Self { job, worker_id, ending, progress, output }
     }
 
     /// Waits until the attempt is requested to end early, and returns why.
@@ -107,6 +111,11 @@ impl Attempt {
             Some(ending) => ending,
             None => std::future::pending().await,
         }
+    }
+
+    /// Adds bytes to the attempt's output. Of much output, the middle is left out.
+    pub fn write_output(&self, stream: Stream, bytes: &[u8]) {
+        self.output.write(stream, bytes);
     }
 
     /// Reports progress, which the next heartbeat sends to the service.

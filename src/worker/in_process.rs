@@ -7,10 +7,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::service::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, ServiceError};
+use super::service::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, PieceAnswer, ServiceError};
 use super::{Handler, StopHandle, Worker, WorkerConfig};
 use crate::job::{Kind, Offers, QueueName, Refusal, WorkerId};
-use crate::manager::{ClaimOrder, ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerError};
+use crate::manager::{
+    ClaimOrder, ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerError, OutputPiece,
+};
 
 /// The lease of a job in such a queue. The job may take longer, since the worker sends heartbeats; it waits this long
 /// when its process has died.
@@ -84,6 +86,17 @@ impl JobService for Manager {
             Err(_) => Beat::Undecided,
         };
         Ok(answers.into_iter().map(beat).collect())
+    }
+
+    async fn put_output(&self, worker: &WorkerId, pieces: &[OutputPiece]) -> Result<Vec<PieceAnswer>, ServiceError> {
+        let answer = |kept| match kept {
+            Ok(()) => PieceAnswer::Kept,
+            Err(error) => match service_error(error) {
+                ServiceError::Unavailable(why) | ServiceError::Closing(why) => PieceAnswer::Again(why),
+                ServiceError::Refused(_) => PieceAnswer::Refused,
+            },
+        };
+        Ok(Manager::put_output(self, worker, pieces).await.into_iter().map(answer).collect())
     }
 
     async fn finish(

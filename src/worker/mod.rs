@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`service`] (what a worker needs of a service, with `in_process` for a manager in the same
 //! process), [`handler`] (the work itself), [`shell`] (the handler that runs commands), [`stop`], this loop, and its
-//! parts: `slots`, `attempt`, `roster`, `heartbeats`, `finishes`, `backoff`.
+//! parts: `slots`, `attempt`, `roster`, `heartbeats`, [`output`], `finishes`, `backoff`.
 //!
 //! A claim waits for jobs while slots are free. While all are taken, the call that hands in how jobs ended claims the
 //! next ones for their slots.
@@ -18,6 +18,7 @@ mod finishes;
 pub mod handler;
 mod heartbeats;
 pub(crate) mod in_process;
+pub mod output;
 mod roster;
 pub mod service;
 pub mod shell;
@@ -34,7 +35,8 @@ use tokio::time::Instant;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 pub use handler::{Attempt, Ending, Handler, HandlerError};
-pub use service::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, ServiceError};
+pub use output::{AttemptSink, NoOutput, OutputSink, ServiceOutput};
+pub use service::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, PieceAnswer, ServiceError};
 pub use stop::{Stop, StopHandle, StopListener};
 
 use finishes::{Finishes, NextClaim, NextJobs};
@@ -100,13 +102,15 @@ pub struct Worker {
     config: WorkerConfig,
     handlers: HashMap<Kind, Arc<dyn Handler>>,
     observer: Option<Arc<dyn Observer>>,
+    /// Where the output of attempts goes; `None` for the service.
+    output: Option<Arc<dyn OutputSink>>,
 }
 
 impl Worker {
     /// Creates a worker that has no handler yet.
     #[must_use]
     pub fn new(service: Arc<dyn JobService>, config: WorkerConfig) -> Self {
-        Self { service, config, handlers: HashMap::new(), observer: None }
+        Self { service, config, handlers: HashMap::new(), observer: None, output: None }
     }
 
     /// Adds the handler for one kind of jobs.
@@ -123,6 +127,13 @@ impl Worker {
         self
     }
 
+    /// Puts a sink for the output of attempts in the place of the service.
+    #[must_use]
+    pub fn send_output_to(mut self, sink: Arc<dyn OutputSink>) -> Self {
+        self.output = Some(sink);
+        self
+    }
+
     /// Claims and runs jobs until a stop is requested, and then waits until every running attempt has ended or was
     /// released.
     ///
@@ -133,9 +144,12 @@ impl Worker {
         let roster = Arc::new(Roster::default());
         let heartbeats = heartbeats::run(service.clone(), config.worker_id.clone(), roster.clone(), config.lease);
         let _heartbeats = AbortOnDropHandle::new(tokio::spawn(heartbeats));
+        let to_service = || Arc::new(ServiceOutput::start(service.clone(), config.worker_id.clone())) as Arc<_>;
+        let output = self.output.clone().unwrap_or_else(to_service);
         let running = Arc::new_cyclic(|running: &Weak<RunningWorker>| RunningWorker {
             worker: self,
             roster,
+            output,
             finishes: Finishes::start(service, config.worker_id, running.clone(), stop.listen()),
             pool: SlotPool::new(config.slots, config.resources),
             found_too_few: AtomicBool::new(false),
@@ -154,6 +168,7 @@ impl Worker {
 struct RunningWorker {
     worker: Worker,
     roster: Arc<Roster>,
+    output: Arc<dyn OutputSink>,
     finishes: Finishes,
     pool: SlotPool,
     /// Whether the last claim took fewer jobs than it offered slots.
@@ -218,7 +233,8 @@ impl RunningWorker {
                 self.attempts.spawn(self.clone().release(job));
             } else if let Some(slot) = slots.take(&job.resources) {
                 // The attempt is entered before its task starts, so that a stop in between finds it.
-                let entered = self.roster.enter(&job, &self.worker.config.worker_id);
+                let output = self.output.begin(&job);
+                let entered = self.roster.enter(&job, &self.worker.config.worker_id, output);
                 self.attempts.spawn(self.clone().attempt(job, entered, slot));
             }
         }
@@ -273,11 +289,14 @@ impl RunningWorker {
         if let Some(observer) = &worker.observer {
             observer.started(&job);
         }
+        let output = Arc::clone(&attempt.output);
         let outcome = match worker.handlers.get(&job.kind) {
             Some(handler) => attempt::run(handler.clone(), attempt, &ending, worker.config.grace).await,
             None => Some(no_handler(&job.kind)),
         };
         let took = begun.elapsed();
+        // Before the end is reported: after that, whoever asks for the output finds all of it.
+        output.end().await;
         let answer = match outcome.clone() {
             Some(outcome) => {
                 self.finishes.finish(Finish { id: job.id.clone(), fence: job.fence, outcome }, Some(slot)).await

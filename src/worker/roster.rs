@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::handler::{Attempt, Ending};
+use super::output::AttemptSink;
 use super::service::ClaimedJob;
 use crate::job::{Fence, JobId, Progress, WorkerId};
 use crate::manager::Heartbeat;
@@ -49,14 +50,19 @@ pub(super) struct Roster(Mutex<HashMap<(JobId, Fence), Entry>>);
 
 impl Roster {
     /// Adds a job that was just claimed, and returns its attempt and the handle to end it.
-    pub(super) fn enter(&self, job: &ClaimedJob, worker_id: &WorkerId) -> (Attempt, EndingHandle) {
+    pub(super) fn enter(
+        &self,
+        job: &ClaimedJob,
+        worker_id: &WorkerId,
+        output: Arc<dyn AttemptSink>,
+    ) -> (Attempt, EndingHandle) {
         let sender = watch::Sender::new(None);
         let receiver = sender.subscribe();
         let ending = EndingHandle(sender);
         let progress = Arc::new(Mutex::new(None));
         let entry = Entry { ending: ending.clone(), progress: progress.clone() };
         self.0.lock().insert((job.id.clone(), job.fence), entry);
-        (Attempt::new(job.clone(), worker_id.clone(), receiver, progress), ending)
+        (Attempt::new(job.clone(), worker_id.clone(), receiver, progress, output), ending)
     }
 
     /// Removes an attempt whose end the service has recorded.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::job::{Fence, JobId, JobState, Json, Kind, QueueName, WorkerId};
-use crate::manager::{ClaimRequest, Finish, Heartbeat};
+use crate::manager::{ClaimRequest, Finish, Heartbeat, OutputPiece};
 
 /// A job whose lease this worker holds.
 #[derive(Clone, Debug)]
@@ -59,6 +59,17 @@ pub enum FinishAnswer {
     Again(String),
 }
 
+/// The answer to one piece of output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PieceAnswer {
+    /// The piece is kept.
+    Kept,
+    /// The service takes no more output of the attempt.
+    Refused,
+    /// The piece was not kept, or the outcome is unknown; sending it again is safe.
+    Again(String),
+}
+
 /// The answer to a call that ends attempts.
 #[derive(Debug)]
 pub struct Finished {
@@ -95,6 +106,12 @@ pub trait JobService: Send + Sync + 'static {
 
     /// Extends leases, and returns the answers in the order of the heartbeats.
     async fn heartbeat(&self, worker: &WorkerId, beats: &[Heartbeat]) -> Result<Vec<Beat>, ServiceError>;
+
+    /// Keeps output of attempts, and returns the answers in the order of the pieces. A service that keeps none refuses
+    /// them.
+    async fn put_output(&self, _worker: &WorkerId, pieces: &[OutputPiece]) -> Result<Vec<PieceAnswer>, ServiceError> {
+        Ok(vec![PieceAnswer::Refused; pieces.len()])
+    }
 
     /// Ends attempts and, in the same call, claims the next jobs, unless none of the finishes is accepted. A repeated
     /// call with the same `request_id` returns the same jobs.

@@ -8,8 +8,9 @@ use leasehold::job::{BodyRef, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use leasehold::query::stats::{Stats, StatsRequest};
 use leasehold::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use leasehold::store::{
-    Archived, AuditEntry, DueSchedules, Head, ListSchedules, Record, RecordKey, RecordKind, RecordWrite, Refresh,
-    ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
+    Archived, AuditEntry, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
+    Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError,
+    WriteResult,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -232,6 +233,10 @@ impl<I: Interference> Store for Interfered<I> {
 
     async fn list_schedules(&self, list: &ListSchedules) -> Result<Vec<StoredSchedule>, StoreError> {
         self.store.list_schedules(list).await
+    }
+
+    fn outputs(&self) -> Arc<dyn OutputStore> {
+        self.store.outputs()
     }
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@
 //! - A job is its process group and ends with its command: what the command leaves behind in its group is killed, so
 //!   that nothing runs outside of a lease. A daemon that starts a session of its own escapes this.
 //! - Ending an attempt early sends SIGTERM to the group and, if its command is still there after a grace, SIGKILL.
-//! - The last part of the output is kept, in bounded memory, with its whole length.
+//! - The output is passed on while the command runs, and its last part is kept, in bounded memory, with its length.
 //! - Standard input is empty.
 //! - The worker's own settings, its token above all, are not in the command's environment.
 //!
@@ -34,6 +34,7 @@ use self::tail::Capture;
 use super::handler::{Attempt, Ending, Handler, HandlerError};
 use crate::clock::millis;
 use crate::job::{Json, Kind};
+use crate::store::Stream;
 
 /// The name of the kind of shell jobs.
 pub const KIND: &str = "shell";
@@ -120,8 +121,8 @@ impl Handler for ShellHandler {
         let begun = Instant::now();
         let mut child = self.command(&payload, &attempt).spawn().map_err(|error| payload.spawn_failure(&error))?;
         let group = Group::of(&child);
-        let stdout = Capture::start(child.stdout.take());
-        let stderr = Capture::start(child.stderr.take());
+        let stdout = Capture::start(child.stdout.take(), (&attempt, Stream::Stdout));
+        let stderr = Capture::start(child.stderr.take(), (&attempt, Stream::Stderr));
 
         let ended = self.wait(&mut child, &group, &mut attempt).await;
         group.kill();

@@ -7,6 +7,9 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::store::Stream;
+use crate::worker::Attempt;
+
 /// The most bytes that are kept.
 pub(super) const KEPT: usize = 64 * 1024;
 /// The most bytes that are read at a time.
@@ -56,9 +59,17 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    pub(super) fn start(stream: Option<impl AsyncRead + Unpin + Send + 'static>) -> Self {
+    /// Starts to read a stream, and passes what is read on as output of the attempt.
+    pub(super) fn start(
+        stream: Option<impl AsyncRead + Unpin + Send + 'static>,
+        (attempt, name): (&Attempt, Stream),
+    ) -> Self {
         let tail = Arc::new(Mutex::new(Tail::default()));
-        let reader = read(stream, tail.clone());
+        let (attempt, kept) = (attempt.clone(), tail.clone());
+        let reader = read(stream, move |chunk| {
+            kept.lock().push(chunk);
+            attempt.write_output(name, chunk);
+        });
         Self { tail, reader: AbortOnDropHandle::new(tokio::spawn(reader)) }
     }
 
@@ -71,12 +82,12 @@ impl Capture {
     }
 }
 
-async fn read(stream: Option<impl AsyncRead + Unpin>, tail: Arc<Mutex<Tail>>) {
+async fn read(stream: Option<impl AsyncRead + Unpin>, mut take: impl FnMut(&[u8])) {
     let Some(mut stream) = stream else { return };
     let mut chunk = vec![0; CHUNK];
     // A stream that fails has nothing more to give, like one that has ended.
     while let Ok(read @ 1..) = stream.read(&mut chunk).await {
-        tail.lock().push(&chunk[..read]);
+        take(&chunk[..read]);
     }
 }
 

@@ -3,6 +3,7 @@ use std::path::Path;
 
 use super::*;
 use crate::job::{Fence, JobId, QueueName, WorkerId};
+use crate::worker::output::NoOutput;
 use crate::worker::roster::{EndingHandle, Roster};
 use crate::worker::service::ClaimedJob;
 
@@ -20,7 +21,7 @@ fn attempt(payload: &serde_json::Value) -> (Attempt, EndingHandle) {
         timeout: None,
         resources: Default::default(),
     };
-    Roster::default().enter(&job, &WorkerId::new("w").expect("a name"))
+    Roster::default().enter(&job, &WorkerId::new("w").expect("a name"), Arc::new(NoOutput))
 }
 
 fn handler(grace: Duration) -> ShellHandler {
