@@ -35,6 +35,7 @@ mod lists;
 pub mod metrics;
 mod observe;
 mod openapi;
+mod output;
 mod pieces;
 mod places;
 mod queue_metrics;

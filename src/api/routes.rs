@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::error::{ApiError, Code};
 use super::observe::observe;
 use super::{
-    App, admin, backfill, cluster, events, export, fields, jobs, limits, lists, openapi, queues, schedule_bulk,
+    App, admin, backfill, cluster, events, export, fields, jobs, limits, lists, openapi, output, queues, schedule_bulk,
     schedule_lines, schedules, stats, subscriptions, system, work, workers,
 };
 use crate::peers::HINTS_PATH;
@@ -39,6 +39,9 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(work::fail))
         .routes(routes!(work::release))
         .routes(routes!(work::completions))
+        .routes(routes!(output::put, output::get))
+        .routes(routes!(output::put_many))
+        .routes(routes!(output::of_attempt))
         .routes(routes!(queues::queues))
         .routes(routes!(queues::queue, queues::change_queue))
         .routes(routes!(queues::pause_queue))

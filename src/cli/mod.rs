@@ -30,6 +30,7 @@ mod limit;
 mod limits;
 mod list;
 mod log;
+mod logs;
 mod managing;
 mod many;
 mod member_name;
@@ -106,6 +107,7 @@ enum Command {
     Stats(stats::StatsArgs),
     Export(export::ExportArgs),
     Wait(wait::WaitArgs),
+    Logs(logs::LogsArgs),
     Cancel(change::CancelArgs),
     Retry(change::RetryArgs),
     Orphans(orphans::OrphansArgs),
@@ -179,6 +181,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Stats(args) => block_on(stats::run(args, settings)),
         Command::Export(args) => block_on(export::run(args, settings)),
         Command::Wait(args) => block_on(wait::run(args, settings)),
+        Command::Logs(args) => block_on(logs::run(args, settings)),
         Command::Cancel(args) => block_on(change::cancel(args, settings)),
         Command::Retry(args) => block_on(change::retry(args, settings)),
         Command::Orphans(args) => block_on(orphans::run(args, settings)),

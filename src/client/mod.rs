@@ -1,7 +1,7 @@
 //! The client of the HTTP API, for programs and for workers.
 //!
 //! In reading order: [`Client`] in `transport` (one call, and when it is repeated) over `addresses` (which server
-//! it goes to), `calls` and `schedules` (all calls) with `queries` (which jobs they are about), `events` over `sse`
+//! it goes to), `calls`, `schedules` and `output` (all calls) with `queries` (which jobs they are about), `events` over `sse`
 //! (the stream of events), `worker` (the client as a worker's service), and `error`.
 //!
 //! ```no_run
@@ -40,6 +40,7 @@ mod addresses;
 mod calls;
 mod error;
 mod events;
+mod output;
 mod queries;
 mod schedules;
 mod sse;
@@ -50,6 +51,7 @@ pub use calls::Export;
 pub(crate) use error::innermost_cause;
 pub use error::{ClientError, ServerFailure};
 pub use events::{EventMessage, EventQuery};
+pub use output::OutputQuery;
 pub use queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
 pub use schedules::{DueTimeQuery, ScheduleQuery, StoredSchedules};
 pub use transport::Client;

@@ -9,9 +9,9 @@ use http::StatusCode;
 use crate::client::{Client, ClientError};
 use crate::clock::millis;
 use crate::job::{Fence, InvalidName, JobId, Kind, QueueName, WorkerId};
-use crate::manager::{ClaimOrder, ClaimRequest, Finish, Heartbeat, Outcome, QueueOrder};
+use crate::manager::{ClaimOrder, ClaimRequest, Finish, Heartbeat, Outcome, OutputPiece, QueueOrder};
 use crate::wire;
-use crate::worker::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, ServiceError};
+use crate::worker::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, PieceAnswer, ServiceError};
 
 /// The code of the problem with which a server that is being stopped answers.
 const SHUTTING_DOWN: &str = "shutting_down";
@@ -31,6 +31,12 @@ impl JobService for Client {
         let call = wire::HeartbeatJobs { worker_id: worker.as_str().to_owned(), leases };
         let answers = self.heartbeats(&call).await.map_err(service_error)?;
         Ok(answers.iter().map(beat).collect())
+    }
+
+    async fn put_output(&self, worker: &WorkerId, pieces: &[OutputPiece]) -> Result<Vec<PieceAnswer>, ServiceError> {
+        let pieces = pieces.iter().map(wire::PieceOfOutput::from).collect();
+        let call = wire::PutOutputs { worker_id: worker.as_str().to_owned(), pieces };
+        Ok(self.put_outputs(&call).await.map_err(service_error)?.into_iter().map(piece_answer).collect())
     }
 
     /// The bulk call ends attempts and a call of its own releases a job, so the two kinds travel apart. The releases
@@ -191,6 +197,14 @@ fn finish_answer(item: wire::CompletionItem) -> FinishAnswer {
     match item.error {
         None => FinishAnswer::Accepted { state: item.state },
         Some(error) => refused(item.status, error.message),
+    }
+}
+
+fn piece_answer(item: wire::OutputItem) -> PieceAnswer {
+    match (item.error, StatusCode::from_u16(item.status)) {
+        (None, _) => PieceAnswer::Kept,
+        (Some(error), Ok(status)) if may_pass(status) => PieceAnswer::Again(error.message),
+        (Some(_), _) => PieceAnswer::Refused,
     }
 }
 

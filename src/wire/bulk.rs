@@ -45,6 +45,20 @@ pub struct SubmitItem {
     pub error: Option<ItemError>,
 }
 
+/// The answer to one piece of output in a bulk call.
+#[serde_with::skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OutputItem {
+    /// The job's id, as the call names it.
+    pub id: String,
+    /// The status that a single call would have had.
+    #[schema(example = 204)]
+    pub status: u16,
+    /// Why the piece was refused; left out when it is kept.
+    #[schema(nullable = false)]
+    pub error: Option<ItemError>,
+}
+
 /// The answer to one heartbeat in a bulk call.
 #[serde_with::skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

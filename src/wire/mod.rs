@@ -20,6 +20,7 @@ pub mod health;
 pub mod job;
 pub mod limits;
 pub mod lists;
+pub mod output;
 pub mod problem;
 pub mod queues;
 pub mod schedule_bulk;
@@ -39,7 +40,9 @@ pub use crate::manager::{
 };
 pub use admin::{BulkChange, BulkFilter};
 pub use backfill::{BackfillSchedule, StartedBackfill};
-pub use bulk::{BulkAnswer, BulkReport, ChangeFailure, CompletionItem, HeartbeatItem, ItemError, SubmitItem};
+pub use bulk::{
+    BulkAnswer, BulkReport, ChangeFailure, CompletionItem, HeartbeatItem, ItemError, OutputItem, SubmitItem,
+};
 pub use check::{FieldError, Invalid};
 pub(crate) use claims::EndAnswer;
 pub use claims::{ClaimAnswer, ClaimJobs, ClaimNext, EndsAnswer, JobAndNext, NextJobs};
@@ -55,6 +58,7 @@ pub use job::{
 };
 pub use limits::{SetLimit, SetRate, SetUrgent};
 pub use lists::{CountAnswer, CountGroup, Health, Page};
+pub use output::{AttemptOutput, OutputPart, OutputStream, PieceOfOutput, PutOutput, PutOutputs};
 pub use problem::Problem;
 pub use queues::ChangeQueue;
 pub use schedule_bulk::{BulkScheduleChange, BulkScheduleFilter};

@@ -13,7 +13,7 @@ use crate::store::{CellKey, OutputCell, OutputOf, Stream};
 /// The attempt of a job whose output is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptChoice {
-    /// The latest attempt.
+    /// The latest attempt; none of a job that has not been started, with fence and number 0.
     Latest,
     /// The attempt with this number; of several, since attempts that were released do not count, the latest.
     Number(u32),
@@ -133,9 +133,7 @@ fn find_attempt(job: &Job, choice: AttemptChoice) -> Result<(Fence, u32), Manage
     let of = |entry: &HistoryEntry| (entry.fence, entry.attempt.get());
     let none = |field, message| ManagerError::Invalid { field, message };
     match choice {
-        AttemptChoice::Latest => {
-            claims().next().map(of).ok_or_else(|| none("id", "the job has not been started yet".to_owned()))
-        }
+        AttemptChoice::Latest => Ok(claims().next().map_or_else(Default::default, of)),
         AttemptChoice::Number(number) => claims()
             .find(|entry| entry.attempt.get() == number)
             .map(of)

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -37,6 +38,8 @@ struct Shared {
     attempts: Mutex<HashMap<OutputOf, Arc<AttemptBuffer>>>,
     /// Told when an attempt has ended.
     is_urgent: Notify,
+    /// Whether a whole call was refused before, as by a server that knows no output.
+    has_been_refused: AtomicBool,
 }
 
 /// The output of an attempt that is still to be sent.
@@ -60,7 +63,11 @@ impl ServiceOutput {
     /// Starts to send what the attempts of a worker write.
     #[must_use]
     pub fn start(service: Arc<dyn JobService>, worker: WorkerId) -> Self {
-        let shared = Arc::new(Shared { attempts: Mutex::default(), is_urgent: Notify::new() });
+        let shared = Arc::new(Shared {
+            attempts: Mutex::default(),
+            is_urgent: Notify::new(),
+            has_been_refused: AtomicBool::new(false),
+        });
         let sending = keep_sending(Arc::clone(&shared), service, worker);
         Self { shared, _sending: AbortOnDropHandle::new(tokio::spawn(sending)) }
     }
@@ -154,7 +161,9 @@ impl Shared {
             let answers = match service.put_output(worker, &pieces).await {
                 Ok(answers) => answers,
                 Err(ServiceError::Refused(why)) => {
-                    tracing::warn!(why, "the server takes no output");
+                    if !self.has_been_refused.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(why, "the server takes no output of jobs");
+                    }
                     vec![PieceAnswer::Refused; pieces.len()]
                 }
                 Err(error) => return Err(error),
