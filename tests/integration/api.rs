@@ -15,6 +15,7 @@ mod exactness;
 mod lives;
 mod members;
 mod observed;
+mod output;
 mod peers;
 mod queues;
 mod reading;

@@ -4,6 +4,7 @@ mod admin;
 mod asking;
 mod changing;
 mod events;
+mod logs;
 mod members;
 mod migrate;
 mod peers;

@@ -173,6 +173,10 @@ impl Server {
         self.url.clone()
     }
 
+    pub(crate) fn pid(&mut self) -> u32 {
+        self.process.child().id()
+    }
+
     /// Starts a server on a free port and waits until it is ready. Its log is written to `log`.
     pub(crate) async fn start(engine: Engine, log: &Path) -> Self {
         let mut server = Self::begin(engine, log);

@@ -12,6 +12,7 @@ mod embedded;
 mod lost_answers;
 mod members;
 mod model;
+mod outputs;
 mod records;
 mod resize;
 mod roundtrip;
@@ -131,6 +132,9 @@ macro_rules! conformance {
                 schedule_queries::schedules_are_listed_and_counted_by_a_query,
                 schedule_queries::a_query_finds_schedules_as_they_were_written_last,
                 schedule_queries::a_closed_store_refuses_queries_for_schedules,
+                outputs::output_is_read_as_it_was_written_each_attempt_on_its_own,
+                outputs::a_cell_that_ends_earlier_changes_nothing,
+                outputs::the_output_of_attempts_is_removed_and_that_of_others_stays,
                 model::random_commands_agree_with_a_simple_model,
             );
         }

@@ -24,7 +24,7 @@ async fn guarded() -> Server {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 65] = [
+const CALLS: [(&str, Option<Role>); 69] = [
     ("DELETE /v1/limits/{scope}/{name}", Some(Role::Admin)),
     ("DELETE /v1/schedules/{id}", Some(Role::Submit)),
     ("DELETE /v1/subscriptions/{id}", Some(Role::Admin)),
@@ -43,7 +43,9 @@ const CALLS: [(&str, Option<Role>); 65] = [
     ("GET /v1/jobs/export", Some(Role::Read)),
     ("GET /v1/jobs/stats", Some(Role::Read)),
     ("GET /v1/jobs/{id}", Some(Role::Read)),
+    ("GET /v1/jobs/{id}/attempts/{n}/output", Some(Role::Read)),
     ("GET /v1/jobs/{id}/explain", Some(Role::Read)),
+    ("GET /v1/jobs/{id}/output", Some(Role::Read)),
     ("GET /v1/limits", Some(Role::Read)),
     ("GET /v1/limits/{scope}/{name}", Some(Role::Read)),
     ("GET /v1/queues", Some(Role::Read)),
@@ -71,8 +73,10 @@ const CALLS: [(&str, Option<Role>); 65] = [
     ("POST /v1/jobs/{id}/complete", Some(Role::Work)),
     ("POST /v1/jobs/{id}/fail", Some(Role::Work)),
     ("POST /v1/jobs/{id}/heartbeat", Some(Role::Work)),
+    ("POST /v1/jobs/{id}/output", Some(Role::Work)),
     ("POST /v1/jobs/{id}/release", Some(Role::Work)),
     ("POST /v1/jobs/{id}/retry", Some(Role::Submit)),
+    ("POST /v1/outputs", Some(Role::Work)),
     ("POST /v1/queues/{name}/pause", Some(Role::Admin)),
     ("POST /v1/queues/{name}/resume", Some(Role::Admin)),
     ("POST /v1/schedules", Some(Role::Submit)),

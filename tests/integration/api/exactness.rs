@@ -409,6 +409,7 @@ fn an_item_that_was_refused_need_only_have_its_status() {
     for (item, required) in [
         ("HeartbeatItem", json!(["id", "status"])),
         ("CompletionItem", json!(["id", "status"])),
+        ("OutputItem", json!(["id", "status"])),
         ("SubmitItem", json!(["status"])),
     ] {
         let schema = description.component(item);
