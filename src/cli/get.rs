@@ -41,7 +41,7 @@ pub(super) async fn run(args: GetArgs, settings: Settings) -> Result<(), Failure
 }
 
 /// Formats a job on a page, without the fields that are empty.
-fn describe(job: &Job) -> String {
+pub(super) fn describe(job: &Job) -> String {
     let mut page = Page::new(13);
     page.line("id", &job.id);
     page.line("queue", &job.queue);

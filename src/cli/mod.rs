@@ -22,6 +22,7 @@ mod failure;
 mod filter;
 mod force_alone;
 mod get;
+mod help;
 mod host;
 mod jobs;
 mod kibana;
@@ -84,7 +85,7 @@ Settings come from flags, then from the environment, then from the file that --c
 
 /// A batch job manager whose lock is a conditional write.
 #[derive(Debug, Parser)]
-#[command(name = "leasehold", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "leasehold", version, max_term_width = 100, disable_help_subcommand = true, after_help = EXIT_CODES)]
 struct Cli {
     /// Read settings from this TOML file
     #[arg(long, global = true, value_name = "FILE")]
@@ -127,6 +128,8 @@ enum Command {
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
     Completions(complete::CompletionsArgs),
+    Man(help::ManArgs),
+    Help(help::HelpArgs),
 }
 
 /// Runs the program and returns its exit status.
@@ -200,6 +203,8 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => complete::run(&args),
+        Command::Man(args) => help::man(args),
+        Command::Help(args) => help::run(&args),
     }
 }
 

@@ -1,8 +1,10 @@
-//! `leasehold top`: a live view of queues, running jobs and workers.
+//! `leasehold top`: a live view of jobs, queues and workers, and a place to act on them.
 //!
-//! A frame is a text made from the server's last answer, which the terminal only shows. So a single frame (`--once`) is
-//! the same as the live view, and needs no terminal.
+//! [`app`] is what is shown and what keys make of it, [`draw`] how it is drawn, [`screen`] the terminal. Where the output
+//! is not a terminal, one view is printed as text.
 
+mod app;
+mod draw;
 mod screen;
 
 use std::fmt::Write as _;
@@ -13,33 +15,33 @@ use clap::Args;
 use tokio::time::MissedTickBehavior;
 
 use super::failure::{ExitStatus, Failure};
-use super::output::{Fit, clean, print, shorten, table_to};
+use super::get::describe;
+use super::output::{Fit, print, shorten, table_to};
 use super::server::ServerArgs;
 use super::settings::Settings;
 use super::signals::Signals;
-use super::{duration, queue, workers};
-use crate::client::{Client, ClientError, JobQuery};
+use super::{duration, queue, statistics, workers};
+use crate::client::{Client, ClientError, JobQuery, OutputQuery};
 use crate::clock::{Clock as _, SystemClock, Timestamp};
-use crate::wire::{Job, JobState, Queue, WorkerList};
+use crate::store::Stream;
+use crate::wire::{AdminRelease, Job, Queue, WorkerList};
 use crate::worker::Stop;
-use screen::{Key, Screen};
+use app::{App, Change, Mode, OpenJob, SORTS, Todo};
+use screen::Screen;
 
-/// How many running jobs are read.
-const RUNNING: u64 = 50;
+/// How many jobs are read.
+const JOBS: u64 = 200;
+/// The reason that is recorded with what is done here.
+const REASON: &str = "from leasehold top";
 /// How many characters of a name or message are shown.
 const NAME_CHARACTERS: usize = 40;
-/// The number of lines of a frame when there is no terminal to fit it to.
-const UNBOUNDED: usize = usize::MAX;
-/// The lines of a section beside its rows: its title, the table's head and rule, what is left out, and an empty line.
-const LINES_AROUND: usize = 5;
 /// The shortest interval between calls to the server.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
 
-const KEYS: &str = "q ends";
-
-/// Watch queues, running jobs and workers
+/// Watch jobs, queues and workers, and act on them
 ///
-/// Ends with `q` or Ctrl-C. When the server goes away, the last view stays with a message until the server is back.
+/// `/` filters the jobs by a KQL query, Enter opens one and follows its output, `c` cancels, `t` retries and `r` releases
+/// it, `p` pauses a queue; `?` shows all keys. Ends with `q` or Ctrl-C. When the server goes away, the last view stays with a message until the server is back.
 /// Where the output is not a terminal, one view is printed.
 #[derive(Debug, Args)]
 pub(super) struct TopArgs {
@@ -54,10 +56,11 @@ pub(super) struct TopArgs {
 }
 
 /// The server's last answer.
+#[derive(Debug)]
 struct View {
     at: Timestamp,
     queues: Vec<Queue>,
-    running: Vec<Job>,
+    jobs: Vec<Job>,
     workers: WorkerList,
 }
 
@@ -67,7 +70,7 @@ pub(super) async fn run(args: TopArgs, settings: Settings) -> Result<(), Failure
     let client = args.server.connect(&settings.client)?.with_max_retries(0);
     let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if args.once || !terminal {
-        return print(&frame(Some(&read_view(&client).await?), None, UNBOUNDED));
+        return print(&text(&read_view(&client, &App::new()).await?));
     }
     let signals = Signals::listen(|_| {})?;
     let mut stopped = signals.stop().listen();
@@ -81,106 +84,162 @@ pub(super) async fn run(args: TopArgs, settings: Settings) -> Result<(), Failure
 }
 
 async fn watch(client: &Client, interval: Duration, screen: &mut Screen) -> Result<(), Failure> {
+    let mut app = App::new();
     let mut ticks = tokio::time::interval(interval.max(SHORTEST_INTERVAL));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut view = None;
     // The loop ends with a key.
     loop {
-        let answer = tokio::select! {
-            answer = async { ticks.tick().await; read_view(client).await } => answer,
+        screen.show(&app)?;
+        let todo = tokio::select! {
+            _ = ticks.tick() => Todo::Read,
             key = screen.key() => match key {
-                Key::Quit => return Ok(()),
-                Key::Interrupt => return Err(Failure::Reported(ExitStatus::Interrupted)),
+                Some(key) => app.key(key),
+                None => Todo::Draw,
             }
         };
-        let trouble = match answer {
-            Ok(answer) => {
-                view = Some(answer);
-                None
+        match todo {
+            Todo::Draw => {}
+            Todo::Quit => return Ok(()),
+            Todo::Interrupt => return Err(Failure::Reported(ExitStatus::Interrupted)),
+            Todo::Read => update(client, &mut app).await?,
+            Todo::Change(change) => {
+                app.message = Some(match make(client, &change).await {
+                    Ok(done) => done,
+                    Err(error) => error.to_string(),
+                });
+                update(client, &mut app).await?;
             }
-            Err(error @ (ClientError::Usage(_) | ClientError::Decode { .. })) => return Err(error.into()),
-            Err(error) => Some(error.to_string()),
-        };
-        screen.show(|lines| frame(view.as_ref(), trouble.as_deref(), lines))?;
+        }
     }
 }
 
-async fn read_view(client: &Client) -> Result<View, ClientError> {
-    let running = JobQuery {
-        states: vec![JobState::Running],
-        sort: Some("created_at".to_owned()),
-        limit: Some(RUNNING),
+/// Asks the server anew for what is shown.
+async fn update(client: &Client, app: &mut App) -> Result<(), Failure> {
+    let read = match &app.mode {
+        Mode::Opened(job) => {
+            let job = read_job(client, (**job).clone()).await;
+            job.map(|job| app.mode = Mode::Opened(Box::new(job)))
+        }
+        _ => read_view(client, app).await.map(|view| app.take(view)),
+    };
+    match read {
+        Ok(()) => app.trouble = None,
+        Err(error @ ClientError::Decode { .. }) => return Err(error.into()),
+        // A wrong query is the person's, and what was shown stays.
+        Err(error @ ClientError::Problem { .. }) => app.message = Some(error.to_string()),
+        Err(error) => app.trouble = Some(error.to_string()),
+    }
+    Ok(())
+}
+
+async fn read_view(client: &Client, app: &App) -> Result<View, ClientError> {
+    let wanted = JobQuery {
+        kql: Some(app.query.clone()).filter(|query| !query.trim().is_empty()),
+        sort: Some(SORTS[app.sort].to_owned()),
+        limit: Some(JOBS),
         ..JobQuery::default()
     };
-    let (queues, running, workers) = tokio::try_join!(client.queues(), client.jobs(&running), client.workers())?;
+    let (queues, jobs, workers) = tokio::try_join!(client.queues(), client.jobs(&wanted), client.workers())?;
     let queues = queues.items.into_iter().filter(|queue| !queue.name.is_internal()).collect();
-    Ok(View { at: SystemClock::default().now(), queues, running: running.items, workers })
+    Ok(View { at: SystemClock::default().now(), queues, jobs: jobs.items, workers })
 }
 
-/// Formats the view as a text with at most this many lines.
-fn frame(view: Option<&View>, trouble: Option<&str>, lines: usize) -> String {
-    let mut text = String::new();
-    let at = view.map(|view| view.at.to_rfc3339()).unwrap_or_default();
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "leasehold top  {at}  {KEYS}");
-    if let Some(trouble) = trouble {
-        let _ = writeln!(text, "no answer; asking until there is one: {}", clean(trouble));
+/// Reads an open job, and what it has written since the last time.
+async fn read_job(client: &Client, mut open: OpenJob) -> Result<OpenJob, ClientError> {
+    let job = client.job(&open.id).await?;
+    open.page = describe(&job);
+    let (stdout_from, stderr_from) = open.read;
+    let query = OutputQuery { stdout_from, stderr_from, ..OutputQuery::default() };
+    let mut output = client.output(&open.id, &query).await?;
+    if output.fence != open.fence {
+        open = OpenJob { fence: output.fence, output: String::new(), read: (0, 0), ..open };
+        output = client.output(&open.id, &OutputQuery::default()).await?;
     }
-    let Some(view) = view else { return text };
-    let rows = lines.saturating_sub(2) / 3;
-    let rows = rows.saturating_sub(LINES_AROUND).max(1);
+    for stream in &output.streams {
+        let read = match stream.stream {
+            Stream::Stdout => &mut open.read.0,
+            Stream::Stderr => &mut open.read.1,
+        };
+        *read = stream.bytes.max(*read);
+        for part in &stream.parts {
+            open.add_output(&String::from_utf8_lossy(&part.bytes()));
+        }
+    }
+    Ok(open)
+}
+
+/// Makes a change, and says what came of it.
+async fn make(client: &Client, change: &Change) -> Result<String, ClientError> {
+    let job = match change {
+        Change::Cancel(id) => client.cancel(id, Some(REASON)).await?,
+        Change::Retry(id) => client.retry(id, Some(REASON)).await?,
+        Change::Release { id, fence, then } => {
+            let expected_fence = Some(*fence).filter(|fence| *fence > 0);
+            let order = AdminRelease { reason: REASON.to_owned(), then: *then, expected_fence };
+            client.admin_release(id, &order).await?
+        }
+        Change::Pause(queue) => {
+            client.pause_queue(queue, Some(REASON)).await?;
+            return Ok(format!("{queue}: paused"));
+        }
+        Change::Resume(queue) => {
+            client.resume_queue(queue).await?;
+            return Ok(format!("{queue}: goes on"));
+        }
+    };
+    Ok(format!("{}: {}", job.id, job.state.as_str()))
+}
+
+/// Formats the view as text.
+fn text(view: &View) -> String {
+    let mut text = String::new();
     let now = view.at;
     let queues = queue::overview(&view.queues, now, Fit::Content);
     let running = table_to(Fit::Content, &["job", "queue", "kind", "worker", "for", "lease", "progress"], jobs(view));
     let workers = workers::overview(&view.workers.items, now, Fit::Content);
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "leasehold top  {}", now.to_rfc3339());
     for (title, table, count) in [
         ("queues", queues, view.queues.len()),
-        ("running", running, view.running.len()),
+        ("running", running, view.jobs.len()),
         ("workers", workers, view.workers.items.len()),
     ] {
-        section(&mut text, title, &table, count, rows);
+        let _ = writeln!(text, "\n{title}: {count}");
+        if count > 0 {
+            let _ = writeln!(text, "{table}");
+        }
     }
     text.truncate(text.trim_end().len());
     text
 }
 
-/// Adds a title and the first rows of a table, with the number of rows left out.
-fn section(text: &mut String, title: &str, table: &str, count: usize, rows: usize) {
-    const HEAD: usize = 2;
-    let _ = writeln!(text, "\n{title}: {count}");
-    if count == 0 {
-        return;
-    }
-    for line in table.lines().take(rows.saturating_add(HEAD)) {
-        let _ = writeln!(text, "{line}");
-    }
-    if count > rows {
-        let _ = writeln!(text, " \u{2026} and {} more", count - rows);
-    }
-}
-
 fn jobs(view: &View) -> impl Iterator<Item = Vec<String>> {
-    let now = view.at;
-    view.running.iter().map(move |job| {
-        let lease = job.lease.as_ref();
-        let left = lease.map(|lease| match lease.expires_at > now {
-            true => duration::show(lease.expires_at.since(now)),
-            false => "over".to_owned(),
-        });
-        let progress = job.progress.as_ref().map(|progress| {
-            let percent = progress.percent.map(|percent| format!("{percent:.0} %"));
-            percent.into_iter().chain(progress.message.clone()).collect::<Vec<_>>().join(" ")
-        });
+    view.jobs.iter().map(move |job| {
         vec![
             shorten(&job.id, NAME_CHARACTERS),
             shorten(&job.queue, NAME_CHARACTERS),
             shorten(&job.kind, NAME_CHARACTERS),
-            lease.map(|lease| shorten(&lease.worker_id, NAME_CHARACTERS)).unwrap_or_default(),
-            super::statistics::age(job.started_at, now),
-            left.unwrap_or_default(),
-            shorten(&progress.unwrap_or_default(), NAME_CHARACTERS),
+            job.lease.as_ref().map(|lease| shorten(&lease.worker_id, NAME_CHARACTERS)).unwrap_or_default(),
+            statistics::age(job.started_at, view.at),
+            lease_left(job, view.at),
+            shorten(&progress(job), NAME_CHARACTERS),
         ]
     })
+}
+
+/// Returns how long the lease of a job still runs.
+fn lease_left(job: &Job, now: Timestamp) -> String {
+    match &job.lease {
+        None => String::new(),
+        Some(lease) if lease.expires_at > now => duration::show(lease.expires_at.since(now)),
+        Some(_) => "over".to_owned(),
+    }
+}
+
+fn progress(job: &Job) -> String {
+    let Some(progress) = &job.progress else { return String::new() };
+    let percent = progress.percent.map(|percent| format!("{percent:.0} %"));
+    percent.into_iter().chain(progress.message.clone()).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -188,13 +247,16 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
     use crate::job::QueueName;
-    use crate::wire::{Fairness, JobOrder};
+    use crate::wire::{Fairness, JobOrder, JobState};
 
     fn queue(number: usize) -> Queue {
         Queue {
             name: QueueName::new(format!("q{number}")).expect("a name"),
-            paused: false,
+            paused: number == 1,
             pause: None,
             orphan_policy: None,
             fairness: Fairness::None,
@@ -210,24 +272,49 @@ mod tests {
         View {
             at: Timestamp::from_millis(90_000),
             queues: (0..queues).map(queue).collect(),
-            running: Vec::new(),
+            jobs: Vec::new(),
             workers: WorkerList { items: Vec::new(), next_cursor: None, truncated: false },
         }
     }
 
+    fn drawn(app: &App, columns: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(columns, 12)).expect("a terminal");
+        terminal.draw(|frame| draw::draw(frame, app, false)).expect("drawn");
+        terminal.backend().to_string()
+    }
+
     #[test]
-    fn a_frame_fits_the_lines_there_are_and_says_what_is_left_out() {
-        let whole = frame(Some(&view(40)), None, UNBOUNDED);
-        assert!(whole.contains("q39") && whole.contains("1m 30s") && !whole.contains("more"), "{whole}");
-        let cut = frame(Some(&view(40)), None, 30);
-        assert!(cut.lines().count() <= 30 && cut.contains("and 36 more"), "{cut}");
+    fn one_view_is_printed_as_text() {
+        let whole = text(&view(40));
+        assert!(whole.contains("q39") && whole.contains("1m 30s") && whole.ends_with("workers: 0"), "{whole}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_what_matters_most() {
+        let mut app = App { tab: app::Tab::Queues, ..App::new() };
+        app.take(view(3));
+        for (columns, shows, leaves_out) in
+            [(40, "paused", "per minute"), (80, "per minute", "xyz"), (200, "failing", "xyz")]
+        {
+            let drawn = drawn(&app, columns);
+            assert!(drawn.contains(shows) && !drawn.contains(leaves_out) && drawn.contains("q2"), "{drawn}");
+        }
     }
 
     #[test]
     fn a_server_that_is_away_is_told_of_above_the_last_view() {
-        let away = frame(None, Some("cannot reach the server"), UNBOUNDED);
-        assert!(away.contains("asking until there is one: cannot reach the server"), "{away}");
-        let last = frame(Some(&view(1)), Some("no answer"), UNBOUNDED);
-        assert!(last.contains("asking until there is one: no answer") && last.contains("q0"), "{last}");
+        let mut app = App { tab: app::Tab::Queues, ..App::new() };
+        app.take(view(1));
+        app.trouble = Some("cannot reach the server".to_owned());
+        let drawn = drawn(&app, 80);
+        assert!(drawn.contains("no answer; asking until there is one: cannot reach the server"), "{drawn}");
+        assert!(drawn.contains("q0"), "{drawn}");
+    }
+
+    #[test]
+    fn no_jobs_are_said_to_be_none() {
+        let mut app = App::new();
+        app.take(view(1));
+        assert!(drawn(&app, 80).contains("no jobs match"));
     }
 }

@@ -102,8 +102,8 @@ async fn output_of_a_lease_that_was_lost_is_refused_and_what_it_wrote_before_sta
     assert_eq!(put(&server, &first, &piece(&first, 5, ", last")).await.status(), StatusCode::NO_CONTENT);
 
     let second = client.claim(&claim("reports")).await.expect("claimed").jobs.pop().expect("the job again");
-    let (status, problem) = problem(put(&server, &first, &piece(&first, 11, ", late")).await).await;
-    assert_eq!((status, problem.code.as_str()), (409, "lease_lost"));
+    let refused = problem(put(&server, &first, &piece(&first, 11, ", late")).await).await;
+    assert_eq!((refused.status, refused.code.as_str()), (409, "lease_lost"));
     let foreign = PutOutput { worker_id: "somebody-else".to_owned(), ..piece(&second, 0, "x") };
     assert_eq!(put(&server, &second, &foreign).await.status(), StatusCode::CONFLICT);
 
