@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`names`] (ids and other checked strings), [`spec`] (what a client submits), [`conditions`],
 //! [`requirement`] (what a worker must offer to be given the job) and [`limit`] (what only so many of run at once),
-//! [`state`] (each state with its own data), [`event`] and [`history`] (what happened), [`notice`] (events that
+//! [`state`] (each state with its own data), [`phase`] (the state as people see it), [`event`] and [`history`] (what happened), [`notice`] (events that
 //! receivers are to be notified of), [`retry`] (backoff), [`partition`] (which jobs managers share out together),
 //! [`transition`] (every way from one state to another: pure functions, no I/O, no clock, no randomness), [`unique`]
 //! (what submissions under a unique key do to jobs), `output` (who may write it), and [`oversight`] (what the monitor does to a job, and when it
@@ -18,6 +18,7 @@ pub mod notice;
 mod output;
 pub mod oversight;
 pub mod partition;
+pub mod phase;
 pub mod requirement;
 pub mod retry;
 pub mod spec;
@@ -42,6 +43,7 @@ pub use names::{
 pub use notice::{Notice, NoticeFormat, NoticeTarget, NotifiableEvent};
 pub use oversight::Recovery;
 pub use partition::{Partition, PartitionSet};
+pub use phase::Phase;
 pub use requirement::{
     InvalidRequirement, MAX_OFFERED, MAX_OFFERED_NAME, MAX_OFFERED_VALUE, MAX_REQUIREMENT_BYTES, OFFERED_NAME_PATTERN,
     Offers, Requirement, is_offered_name, is_offered_value,

@@ -8,7 +8,9 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::job::{Body, EventName, HistoryEntry, Job, JobState, Lease, Orphan, OrphanPolicy, Owner, Running, State};
+use crate::job::{
+    Body, EventName, HistoryEntry, Job, JobState, Lease, Orphan, OrphanPolicy, Owner, Phase, Running, State,
+};
 use crate::schedule::{Action, ActionType, Overlap, Schedule};
 
 /// The list of a job's transitions. A query tests its entries one by one: `history: { to: running and fence: 2 }`.
@@ -169,6 +171,7 @@ impl Field {
     pub fn values(&self) -> Vec<&'static str> {
         match self.name {
             "state" | "history.from" | "history.to" => JobState::ALL.map(JobState::as_str).to_vec(),
+            "phase" => Phase::ALL.map(Phase::as_str).to_vec(),
             "orphan_policy" => OrphanPolicy::ALL.map(OrphanPolicy::as_str).to_vec(),
             "action_type" => ActionType::ALL.map(ActionType::as_str).to_vec(),
             "overlap" => Overlap::ALL.map(Overlap::as_str).to_vec(),

@@ -6,7 +6,7 @@
 //! first in either case. Rounding with `/d` and the other units follows the same rule.
 
 use chrono::{DateTime, Datelike, Days, Duration, FixedOffset, Months, NaiveDate, NaiveDateTime, NaiveTime, Utc};
-use chrono::{LocalResult, Offset, TimeZone, Timelike};
+use chrono::{LocalResult, Offset, SecondsFormat, TimeZone, Timelike};
 use chrono_tz::Tz;
 use winnow::Parser;
 use winnow::combinator::{alt, eof, opt, preceded, repeat};
@@ -65,6 +65,13 @@ impl Zone {
     #[must_use]
     pub fn is_utc(self) -> bool {
         matches!(self.0, Rules::Fixed(offset) if offset.local_minus_utc() == 0)
+    }
+
+    /// Formats a time as RFC 3339 with milliseconds, as the clocks of the zone show it.
+    #[must_use]
+    pub fn write(self, time: Timestamp) -> String {
+        let utc = DateTime::from_timestamp_millis(time.as_millis()).unwrap_or_default();
+        self.at(utc).to_rfc3339_opts(SecondsFormat::Millis, true)
     }
 
     /// Returns the local time in the zone.

@@ -6,7 +6,7 @@
 //! it. `docs/kql.md` describes the language and names the deliberate differences from Kibana.
 //!
 //! In reading order: [`ast`] (the syntax tree), [`parse`] (from text to the tree), [`plan`] (which field is compared
-//! with what), `evaluate` (whether one job or schedule matches), [`bounds`] (what a store can answer from its indexes).
+//! with what; [`phase`] for what stands for more than a field), `evaluate` (whether one job or schedule matches), [`bounds`] (what a store can answer from its indexes).
 //! [`pattern`], [`date`], [`number`] and [`words`] parse the values; [`error`] describes a mistake and its position.
 
 pub mod ast;
@@ -17,6 +17,7 @@ mod evaluate;
 pub mod number;
 pub mod parse;
 pub mod pattern;
+pub mod phase;
 pub mod plan;
 pub mod words;
 

@@ -8,7 +8,9 @@ use super::ast::{Literal, Node, Operator, Value};
 use super::date::{Moment, Zone};
 use super::error::KqlError;
 use super::number::{Decimal, MAX_DIGITS};
+use super::parse;
 use super::pattern::Pattern;
+use super::phase::{self, PHASE};
 use super::words::{Part, parts, small_letters, words};
 use crate::job::is_resource_name;
 use crate::query::fields::{Field, FieldType, HISTORY, LABELS, LONG, RESOURCES, closest, key_in};
@@ -183,6 +185,8 @@ impl Binder<'_> {
                 Ok(Plan::InHistory(Box::new(self.node(inside, Some(HISTORY))?)))
             }
             Node::Is { field: Some(field), value } if field.value.is_any() && value.value.is_any() => Ok(Plan::All),
+            Node::Is { field: Some(field), value } if self.is_phase(field, scope) => self.phase(None, value),
+            Node::Range { field, operator, value } if self.is_phase(field, scope) => self.phase(Some(*operator), value),
             Node::Is { field: Some(field), value } => self.fields(field, None, value, scope),
             Node::Is { field: None, value } => self.anywhere(value, scope),
             Node::Range { field, operator, value } => self.fields(field, Some(*operator), value, scope),
@@ -216,6 +220,21 @@ impl Binder<'_> {
             return Err(self.error(literal, problem).suggesting(advice));
         }
         Ok(())
+    }
+
+    fn is_phase(&self, name: &Literal, scope: Scope) -> bool {
+        self.table == Table::Jobs && scope.is_none() && name.value.text() == Some(PHASE)
+    }
+
+    /// Returns the plan for the phases that satisfy the comparison, from the queries that they stand for.
+    fn phase(&mut self, operator: Option<Operator>, value: &Literal) -> Result<Plan, KqlError> {
+        if value.value == Value::Null {
+            return Err(self.error(value, "nothing is equal to `null`"));
+        }
+        let plans =
+            phase::meant(operator, &value.value).map(|phase| self.node(&parse::parse(phase::query_of(phase))?, None));
+        let plans = plans.collect::<Result<Vec<_>, _>>()?;
+        Ok(if plans.is_empty() { Plan::Nothing } else { Plan::Or(plans) })
     }
 
     fn fields(
@@ -328,7 +347,8 @@ impl Binder<'_> {
         let is_end = |field: &&&'static Field| {
             field.nested_in().is_none() && field.name.rsplit_once('.').is_some_and(|(_, last)| last == full)
         };
-        let names = fields.iter().filter(|field| field.is_searchable()).map(|field| field.name);
+        let phase = (self.table == Table::Jobs && scope.is_none()).then_some(PHASE);
+        let names = fields.iter().filter(|field| field.is_searchable()).map(|field| field.name).chain(phase);
         let ending = fields.iter().filter(|field| field.is_searchable()).find(|field| is_end(&field));
         match closest(&full, names).or(last.or(ending).map(|field| field.name)) {
             Some(close) => {
