@@ -4,7 +4,12 @@ use clap::{Args, ValueEnum};
 
 use super::chosen::Chosen;
 use super::failure::Failure;
+use super::job_id;
+use super::job_row::phase_of;
+use super::layout::Column;
+use super::look::time;
 use super::many::{self, ManyChange};
+use super::output::one_line;
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
 use crate::wire::{AdminRelease, BulkChange, BulkFilter, BulkReport, Job, JobState, Then};
@@ -119,7 +124,14 @@ impl ManyChange for ManyJobs {
 
     const NOUNS: [&'static str; 2] = ["job", "jobs"];
     const SAMPLE: &'static str = "youngest";
-    const HEADER: &'static [&'static str] = &["id", "queue", "kind", "state", "worker", "created"];
+    const COLUMNS: &'static [Column] = &[
+        Column::id("id"),
+        Column::text("queue").weight(70),
+        Column::text("kind").weight(60),
+        Column::state("phase"),
+        Column::text("worker").weight(50),
+        Column::word("created").weight(40),
+    ];
 
     fn verb(&self) -> &'static str {
         self.action.verb()
@@ -149,9 +161,9 @@ impl ManyChange for ManyJobs {
             job.id.to_string(),
             job.queue.to_string(),
             job.kind.to_string(),
-            job.state.as_str().to_owned(),
+            phase_of(job),
             job.lease.as_ref().map(|lease| lease.worker_id.to_string()).unwrap_or_default(),
-            job.created_at.to_rfc3339(),
+            time(job.created_at),
         ]
     }
 }
@@ -183,13 +195,13 @@ async fn run(action: Action, reason: Option<String>, jobs: Chosen, settings: &Se
         let change = ManyJobs { action, filter, reason };
         return many::run(&client, &change, &jobs.confirmation, &jobs.answer).await;
     }
-    for id in &jobs.ids {
+    for id in &job_id::resolve_all(&client, &jobs.ids).await? {
         let job = action.one(&client, id, reason.as_deref()).await?;
         let became = match job.state {
             JobState::Running => "asked to stop",
             state => state.as_str(),
         };
-        jobs.answer.print(&job, |_| format!("{id}: {became}"))?;
+        jobs.answer.print(&job, |_| format!("{}: {became}", one_line(id)))?;
     }
     Ok(())
 }

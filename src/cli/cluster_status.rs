@@ -9,7 +9,8 @@ use tokio::time::timeout;
 
 use super::failure::Failure;
 use super::force_alone::{self, ForceAloneArgs};
-use super::output::{print, table};
+use super::layout::Column;
+use super::output::{print, table_with};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
@@ -151,7 +152,7 @@ async fn status(answer: &ClientArgs, settings: &Settings) -> Result<(), Failure>
         ask_at(&listed.address, listed.member, &first.cluster).await
     });
     let rows = rows(&first, &join_all(asked).await);
-    if !answer.json {
+    if !answer.is_for_programs() {
         print(&headline(&first.cluster, &rows))?;
     }
     answer.print_all(&rows, overview)
@@ -218,6 +219,16 @@ fn headline(cluster: &str, rows: &[Row]) -> String {
     format!("cluster {cluster}: {leader}, {reachable} of {} members answer\n", rows.len())
 }
 
+/// The columns of a table of members.
+const COLUMNS: &[Column] = &[
+    Column::word("member").weight(100),
+    Column::text("address").weight(70),
+    Column::state("role"),
+    Column::text("reachable").weight(80),
+    Column::word("applied").weight(50),
+    Column::word("lag").weight(60),
+];
+
 fn overview(rows: &[Row]) -> String {
     let number = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
     let cells = rows.iter().map(|row| {
@@ -234,7 +245,7 @@ fn overview(rows: &[Row]) -> String {
             number(row.lag),
         ]
     });
-    table(&["member", "address", "role", "reachable", "applied", "lag"], cells)
+    table_with(COLUMNS, cells)
 }
 
 #[cfg(test)]

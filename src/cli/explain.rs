@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::chosen::Ids;
 use super::failure::Failure;
+use super::job_id;
 use super::output::{clean, wrap};
 use super::settings::Settings;
 use crate::wire::Explanation;
@@ -25,7 +26,7 @@ pub(super) struct ExplainArgs {
 pub(super) async fn run(args: ExplainArgs, settings: Settings) -> Result<(), Failure> {
     let Ids { ids, answer } = args.jobs;
     let client = answer.connect(&settings.client)?;
-    for id in &ids {
+    for id in &job_id::resolve_all(&client, &ids).await? {
         answer.print(&client.explain(id).await?, in_words)?;
     }
     Ok(())

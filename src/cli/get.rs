@@ -7,6 +7,9 @@ use clap::Args;
 use super::chosen::Ids;
 use super::duration;
 use super::failure::Failure;
+use super::job_id;
+use super::job_row::{error_of, phase_of};
+use super::look::date;
 use super::output::Page;
 use super::settings::Settings;
 use crate::wire::Job;
@@ -27,7 +30,7 @@ pub(super) async fn run(args: GetArgs, settings: Settings) -> Result<(), Failure
     let Ids { ids, answer } = args.jobs;
     let client = answer.connect(&settings.client)?;
     let (mut gap, mut missing) = ("", Vec::new());
-    for id in &ids {
+    for id in &job_id::resolve_all(&client, &ids).await? {
         match client.job(id).await {
             Ok(job) => {
                 answer.print(&job, |job| format!("{gap}{}", describe(job)))?;
@@ -46,7 +49,7 @@ pub(super) fn describe(job: &Job) -> String {
     page.line("id", &job.id);
     page.line("queue", &job.queue);
     page.line("kind", &job.kind);
-    page.line("state", job.state.as_str());
+    page.line("phase", &phase_of(job));
     page.line("attempt", &format!("{} of {}", job.attempt, job.max_attempts));
     page.line("fence", &job.fence.to_string());
     page.option("owner", job.owner.as_deref());
@@ -61,7 +64,7 @@ pub(super) fn describe(job: &Job) -> String {
     page.option("ordering key", job.ordering_key.as_deref());
     page.option("schedule", job.schedule_id.as_deref());
     page.time("due", job.due_at);
-    page.line("created", &job.created_at.to_rfc3339());
+    page.time("created", Some(job.created_at));
     page.time("runs from", Some(job.run_at).filter(|time| *time > job.created_at));
     page.time("expires", job.expires_at);
     page.time("started", job.started_at);
@@ -72,7 +75,7 @@ pub(super) fn describe(job: &Job) -> String {
     page.option("time limit", job.timeout_ms.map(|limit| duration::show(Duration::from_millis(limit))).as_deref());
     if let Some(lease) = &job.lease {
         page.line("worker", &lease.worker_id);
-        page.line("lease until", &lease.expires_at.to_rfc3339());
+        page.time("lease until", Some(lease.expires_at));
     }
     if let Some(progress) = &job.progress {
         let percent = progress.percent.map(|percent| format!("{percent:.0} %"));
@@ -83,10 +86,10 @@ pub(super) fn describe(job: &Job) -> String {
     page.option("orphan", job.orphan.as_ref().map(|orphan| orphan.reason.as_str()));
     page.option("payload", job.payload.as_json().map(|json| json.as_str()));
     page.option("result", job.result.as_json().map(|json| json.as_str()));
-    page.option("error", job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message)).as_deref());
+    page.option("error", Some(error_of(job)).filter(|error| !error.is_empty()).as_deref());
     for (index, entry) in job.history.iter().enumerate() {
         let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let entry = format!("{} {} by {}{reason}", entry.at.to_rfc3339(), entry.to.as_str(), entry.actor);
+        let entry = format!("{} {} by {}{reason}", date(entry.at), entry.to.as_str(), entry.actor);
         page.line(if index == 0 { "history" } else { "" }, &entry);
     }
     page.text()

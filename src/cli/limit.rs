@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::duration;
 use super::failure::Failure;
+use super::look::date;
 use super::output::{Page, clean, print, table};
 use super::server::ClientArgs;
 use super::settings::Settings;
@@ -132,7 +133,7 @@ fn most(limit: &LimitState) -> String {
         let per = duration::show(Duration::from_millis(rate.per_ms));
         format!("{} in {per} (burst {})", rate.count, rate.burst)
     });
-    let paused = limit.paused_until.map(|until| format!("none before {until}"));
+    let paused = limit.paused_until.map(|until| format!("none before {}", date(until)));
     let said: Vec<String> = [at_once, urgent, rate, paused].into_iter().flatten().collect();
     if said.is_empty() { "as the jobs say".to_owned() } else { said.join(", ") }
 }
@@ -145,7 +146,7 @@ fn summary(limit: &LimitState) -> String {
 /// Formats the limits as a table.
 fn overview(limits: &[LimitState]) -> String {
     if limits.is_empty() {
-        return "No limit is set.".to_owned();
+        return "no limit is set".to_owned();
     }
     let rows = limits.iter().map(|limit| {
         let by = limit.by.as_ref().map(ToString::to_string).unwrap_or_default();

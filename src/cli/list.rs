@@ -8,15 +8,32 @@ use serde_json::value::RawValue;
 use super::count;
 use super::failure::Failure;
 use super::filter::ListingArgs;
-use super::output::{shorten, table};
+use super::job_row::{error_of, phase_of};
+use super::layout::Column;
+use super::look::time;
+use super::output::{shorten, table, table_or};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::CountQuery;
 use crate::job::Json;
 use crate::wire::Job;
 
-/// How many characters of an error are shown.
-const ERROR_CHARACTERS: usize = 60;
+/// The columns of a list of jobs.
+const COLUMNS: &[Column] = &[
+    Column::id("id"),
+    Column::text("queue").weight(70),
+    Column::text("kind").weight(60),
+    Column::state("phase"),
+    Column::word("attempt").weight(30),
+    Column::word("created").weight(55),
+    Column::word("priority").only_wide(),
+    Column::text("owner").only_wide(),
+    Column::text("worker").only_wide(),
+    Column::text("labels").only_wide(),
+    Column::text("error").weight(40),
+];
+/// What is said when there are none.
+pub(super) const NONE: &str = "no jobs match";
 /// How many characters of a field are shown.
 const FIELD_CHARACTERS: usize = 200;
 
@@ -58,21 +75,16 @@ pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failur
             (query.limit, query.cursor) = (Some(limit), cursor);
             client.jobs(&query).await.map(|page| (page.items, page.next_cursor))
         };
-        let header = ["id", "queue", "kind", "state", "attempt", "created", "error"];
-        args.answer.print_pages(args.limit, page, row, |rows| jobs_table(&header, rows)).await
+        args.answer.print_pages(args.limit, page, row, |rows| table_or(NONE, COLUMNS, rows)).await
     } else {
         let page = async |limit, cursor| {
             (query.limit, query.cursor) = (Some(limit), cursor);
             client.job_parts(&query, &args.jobs.fields).await.map(|page| (page.items, page.next_cursor))
         };
         let row = |job: &Json| fields.iter().map(|field| cell(job.as_str(), field)).collect();
-        args.answer.print_pages(args.limit, page, row, |rows| jobs_table(&fields, rows)).await
+        let text = |rows: Vec<_>| if rows.is_empty() { NONE.to_owned() } else { table(&fields, rows) };
+        args.answer.print_pages(args.limit, page, row, text).await
     }
-}
-
-/// Formats rows for people, or says that there are none.
-fn jobs_table(header: &[&str], rows: Vec<Vec<String>>) -> String {
-    if rows.is_empty() { "no jobs match".to_owned() } else { table(header, rows) }
 }
 
 /// Formats a field's value for people: a string without quotes, anything else as JSON, and nothing for a missing one.
@@ -103,15 +115,19 @@ fn text(json: &str) -> String {
 }
 
 fn row(job: &Job) -> Vec<String> {
-    let error = job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message)).unwrap_or_default();
+    let labels: Vec<String> = job.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     vec![
         job.id.to_string(),
         job.queue.to_string(),
         job.kind.to_string(),
-        job.state.as_str().to_owned(),
+        phase_of(job),
         format!("{}/{}", job.attempt, job.max_attempts),
-        job.created_at.to_rfc3339(),
-        shorten(&error, ERROR_CHARACTERS),
+        time(job.created_at),
+        job.priority.to_string(),
+        job.owner.as_ref().map(ToString::to_string).unwrap_or_default(),
+        job.lease.as_ref().map(|lease| lease.worker_id.to_string()).unwrap_or_default(),
+        labels.join(" "),
+        error_of(job),
     ]
 }
 

@@ -6,7 +6,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::failure::Failure;
-use super::output::{complain, print, print_json, table};
+use super::layout::Column;
+use super::output::{complain, print, table_with};
 use super::server::ClientArgs;
 use crate::client::{Client, ClientError};
 use crate::wire::BulkReport;
@@ -35,7 +36,7 @@ pub(super) trait ManyChange {
     /// How the samples are chosen.
     const SAMPLE: &'static str;
     /// The columns of a table of samples.
-    const HEADER: &'static [&'static str];
+    const COLUMNS: &'static [Column];
 
     /// Returns the change as a verb.
     fn verb(&self) -> &'static str;
@@ -67,7 +68,11 @@ pub(super) async fn run<C: ManyChange>(
         return Err(Failure::Usage(format!("say why with --reason before you {} many {nouns}", change.verb())));
     }
     let preview = change.call(client, true, None).await?;
-    answer.print(&preview, |preview| describe(change, preview))?;
+    if answer.json() || !answer.is_for_programs() {
+        answer.print(&preview, |preview| describe(change, preview))?;
+    } else {
+        preview.sample.iter().try_for_each(|item| answer.print_item(item))?;
+    }
     if confirmation.dry_run || preview.matched == 0 {
         return Ok(());
     }
@@ -81,8 +86,8 @@ pub(super) async fn run<C: ManyChange>(
             complain(&format!("so far: {total}"));
         })?;
         total.add(&report);
-        if answer.json {
-            print_json(&report)?;
+        if answer.json() {
+            answer.print_item(&report)?;
         }
         for failure in &report.failed {
             complain(&format!("{}: {}: {}", failure.id, failure.error.code, failure.error.message));
@@ -91,11 +96,11 @@ pub(super) async fn run<C: ManyChange>(
         if cursor.is_none() {
             break;
         }
-        if !answer.json {
+        if !answer.is_for_programs() {
             complain(&format!("so far: {total}"));
         }
     }
-    if !answer.json {
+    if !answer.is_for_programs() {
         print(&total.to_string())?;
     }
     if total.failed > 0 {
@@ -133,7 +138,7 @@ fn describe<C: ManyChange>(change: &C, preview: &BulkReport<C::Item>) -> String 
     if preview.sample.is_empty() {
         return headline;
     }
-    let listed = table(C::HEADER, preview.sample.iter().map(C::row));
+    let listed = table_with(C::COLUMNS, preview.sample.iter().map(C::row));
     let shown = preview.sample.len() as u64;
     let which = if shown < preview.matched { format!(", the {} {shown} of them:", C::SAMPLE) } else { ":".to_owned() };
     format!("{headline}{which}\n{listed}")

@@ -1,7 +1,7 @@
 //! The command line, one file per command. Beside them is what they share, in reading order: [`settings`] (flags over
 //! environment over file), [`failure`] (how a command fails), [`server`] (how a server is called and its answers
-//! printed), [`filter`] and [`chosen`] (which jobs a command is about), [`output`], [`statistics`] and [`meter`] (what
-//! is printed), [`signals`], [`host`] (what `serve` and `monitor` have in common), [`managing`] (what they do beside
+//! printed), [`filter`], [`chosen`] and [`job_id`] (which jobs a command is about), [`output`], [`layout`], [`look`],
+//! [`statistics`] and [`meter`] (what is printed, and how it looks), [`signals`], [`host`] (what `serve` and `monitor` have in common), [`managing`] (what they do beside
 //! answering calls), [`leading`] (when a member of a group does), [`cluster`] and [`members`] (how such processes call
 //! each other) and [`engine`] (which store is opened).
 
@@ -24,14 +24,18 @@ mod force_alone;
 mod get;
 mod help;
 mod host;
+mod job_id;
+mod job_row;
 mod jobs;
 mod kibana;
+mod layout;
 mod leading;
 mod limit;
 mod limits;
 mod list;
 mod log;
 mod logs;
+mod look;
 mod managing;
 mod many;
 mod member_name;
@@ -90,6 +94,8 @@ struct Cli {
     /// Read settings from this TOML file
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    look: look::LookArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -137,8 +143,9 @@ enum Command {
 pub fn main() -> ExitCode {
     // Prints completions and ends the process when the shell requests them.
     CompleteEnv::with_factory(command).var(complete::VARIABLE).complete();
-    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
-    match start(cli) {
+    let matches = command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match look::choose(&cli.look, &matches).and_then(|()| start(cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }

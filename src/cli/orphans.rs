@@ -7,7 +7,8 @@ use clap::Args;
 use super::duration;
 use super::failure::Failure;
 use super::filter::NameFilterArgs;
-use super::output::table;
+use super::layout::Column;
+use super::output::table_or;
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::OrphanQuery;
@@ -34,6 +35,20 @@ pub(super) struct OrphansArgs {
     answer: ClientArgs,
 }
 
+/// The columns of the list.
+const COLUMNS: &[Column] = &[
+    Column::id("id"),
+    Column::text("queue").weight(50),
+    Column::text("kind").weight(45),
+    Column::text("worker").weight(70),
+    Column::word("fence").weight(80),
+    Column::word("attempt").weight(30),
+    Column::word("flagged for").weight(40),
+    Column::text("why").weight(75),
+    Column::text("evidence").weight(35),
+    Column::text("next").weight(60),
+];
+
 /// Prints the jobs.
 pub(super) async fn run(args: OrphansArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings.client)?;
@@ -47,10 +62,7 @@ pub(super) async fn run(args: OrphansArgs, settings: Settings) -> Result<(), Fai
 }
 
 fn show(rows: Vec<Vec<String>>) -> String {
-    if rows.is_empty() {
-        return "no job looks abandoned".to_owned();
-    }
-    table(&["id", "queue", "kind", "worker", "fence", "attempt", "flagged for", "why", "evidence", "next"], rows)
+    table_or("no job looks abandoned", COLUMNS, rows)
 }
 
 fn row(job: &OrphanedJob) -> Vec<String> {

@@ -1,15 +1,13 @@
-//! The output of commands: tables for people, JSON for programs.
+//! The output of commands: tables and pages for people, JSON for programs.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 
-use comfy_table::{Cell, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
 use super::failure::Failure;
+use super::layout::{self, Column};
+use super::look::{self, Look};
 use crate::clock::Timestamp;
-
-/// A table style with only a line under the header, so that a copied table has no borders.
-const RULED: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// Prints a line to standard output.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
@@ -26,7 +24,7 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Prints a line to standard error, unless it is closed.
 pub(super) fn complain(text: &str) {
-    drop(writeln!(std::io::stderr(), "{text}"));
+    drop(writeln!(std::io::stderr(), "{}", clean(text)));
 }
 
 /// The width of a table.
@@ -34,28 +32,34 @@ pub(super) fn complain(text: &str) {
 pub(super) enum Fit {
     /// The table is at most as wide as the terminal, if there is one.
     Terminal,
-    /// The table is as wide as its content.
+    /// The table is as wide as its content, and without colours.
     Content,
 }
 
-/// Formats a table, at most as wide as the terminal, if there is one.
+/// Formats a table of texts, at most as wide as the terminal, if there is one. The columns weigh the less the further
+/// right they are.
 pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    table_to(Fit::Terminal, header, rows)
+    layout::table_of(header, rows, &Look::get())
+}
+
+/// Formats a table of these columns, at most as wide as the terminal, if there is one.
+pub(super) fn table_with(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    layout::table(columns, rows, &Look::get())
 }
 
 /// Formats a table of this width.
 pub(super) fn table_to(fit: Fit, header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(RULED);
-    table.set_content_arrangement(match fit == Fit::Terminal && std::io::stdout().is_terminal() {
-        true => ContentArrangement::Dynamic,
-        false => ContentArrangement::Disabled,
-    });
-    table.set_header(header.iter().map(Cell::new));
-    for row in rows {
-        table.add_row(row.iter().map(|cell| Cell::new(clean(cell))));
-    }
-    table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    let look = Look::get();
+    layout::table_of(
+        header,
+        rows,
+        &if fit == Fit::Content { Look { width: None, colors: false, ..look } } else { look },
+    )
+}
+
+/// Formats a table of these columns, or says that there is nothing to show.
+pub(super) fn table_or(none: &str, columns: &[Column], rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() { none.to_owned() } else { table_with(columns, rows) }
 }
 
 /// Formats a table of names and values.
@@ -92,7 +96,7 @@ impl Page {
 
     /// Adds a time that may be unknown.
     pub(super) fn time(&mut self, name: &str, time: Option<Timestamp>) {
-        self.option(name, time.map(Timestamp::to_rfc3339).as_deref());
+        self.option(name, time.map(look::date).as_deref());
     }
 
     /// Returns the page as a text.
@@ -103,8 +107,7 @@ impl Page {
 
 /// Indents a text, and breaks it between words at the width of the terminal, if there is one.
 pub(super) fn wrap(text: &str, indent: usize) -> String {
-    let columns = if std::io::stdout().is_terminal() { crossterm::terminal::size().ok() } else { None };
-    wrap_at(text, columns.map_or(usize::MAX, |(columns, _)| usize::from(columns)), indent)
+    wrap_at(text, Look::get().width.unwrap_or(usize::MAX), indent)
 }
 
 fn wrap_at(text: &str, columns: usize, indent: usize) -> String {
@@ -128,19 +131,24 @@ fn wrap_at(text: &str, columns: usize, indent: usize) -> String {
     lines.join("\n")
 }
 
-/// Replaces control characters, with which a text from outside could control the terminal.
+/// Replaces the characters with which a text from outside could control the terminal, or turn round what is shown. All
+/// that is printed of names, messages and other texts of users comes through here.
 pub(super) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
+    let is_harmful = |c: char| {
+        (c.is_control() && c != '\n' && c != '\t')
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if is_harmful(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// Returns the text cleaned and on one line.
+pub(super) fn one_line(text: &str) -> String {
+    clean(text).replace(['\n', '\t'], " ")
 }
 
 /// Returns the beginning of a text on one line, with an ellipsis where it is cut.
-pub(super) fn shorten(text: &str, characters: usize) -> String {
-    let line = clean(text).replace(['\n', '\t'], " ");
-    if line.chars().count() <= characters {
-        return line;
-    }
-    let kept: String = line.chars().take(characters.saturating_sub(1)).collect();
-    format!("{}\u{2026}", kept.trim_end())
+pub(super) fn shorten(text: &str, columns: usize) -> String {
+    layout::cut(&one_line(text), columns)
 }
 
 #[cfg(test)]

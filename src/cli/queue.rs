@@ -3,6 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use super::failure::Failure;
+use super::look::date;
 use super::output::{Fit, Page, clean, shorten, table_to};
 use super::server::ClientArgs;
 use super::settings::Settings;
@@ -178,6 +179,9 @@ fn weights(queue: &Queue) -> String {
 
 /// Formats the queues as a table.
 pub(super) fn overview(queues: &[Queue], now: Timestamp, fit: Fit) -> String {
+    if queues.is_empty() && fit == Fit::Terminal {
+        return "no queue has jobs or settings".to_owned();
+    }
     let rows = queues.iter().map(|queue| {
         let count = |state: JobState| queue.jobs.get(&state).copied().unwrap_or(0).to_string();
         let pause = queue.pause.as_ref().map(|pause| match &pause.reason {
@@ -204,7 +208,7 @@ fn describe(queue: &Queue) -> String {
     page.line("queue", queue.name.as_str());
     let pause = queue.pause.as_ref().map(|pause| {
         let reason = pause.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        format!("since {} by {}{reason}", pause.since, pause.by)
+        format!("since {} by {}{reason}", date(pause.since), pause.by)
     });
     page.line("paused", pause.as_deref().unwrap_or("no"));
     page.line("orphans", queue.orphan_policy.map_or("as the monitor is set up", OrphanPolicy::as_str));

@@ -5,9 +5,11 @@ use std::fmt;
 use clap::Args;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::failure::Failure;
-use super::output::{print, print_json};
+use super::look::{OUTPUT, Output};
+use super::output::{clean, print, print_json};
 use crate::client::{Client, ClientError};
 
 /// The server's default URL.
@@ -84,9 +86,12 @@ fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<
 /// The servers to call, and whether to print for people or for programs.
 #[derive(Debug, Args)]
 pub(super) struct ClientArgs {
-    /// Print JSON as the server returns it, one line per item
-    #[arg(long)]
-    pub(super) json: bool,
+    /// Print JSON as the server returns it, one line per item: the same as `--output json`
+    #[arg(long, conflicts_with = OUTPUT)]
+    json: bool,
+    /// Print a `table`, a `wide` one with all columns and whole ids, `json`, `yaml`, or each id or `name`
+    #[arg(id = OUTPUT, long = "output", value_enum, value_name = "FORMAT", hide_possible_values = true)]
+    output: Option<Output>,
     #[command(flatten)]
     pub(super) server: ServerArgs,
 }
@@ -97,9 +102,23 @@ impl ClientArgs {
         self.server.connect(settings)
     }
 
+    fn output(&self) -> Output {
+        self.output.unwrap_or(if self.json { Output::Json } else { Output::Table })
+    }
+
+    /// Returns whether each item is printed with all of its members for programs.
+    pub(super) fn json(&self) -> bool {
+        matches!(self.output(), Output::Json | Output::Yaml)
+    }
+
+    /// Returns whether programs read the output, so that nothing is printed beside the values.
+    pub(super) fn is_for_programs(&self) -> bool {
+        !matches!(self.output(), Output::Table | Output::Wide)
+    }
+
     /// Prints a value, as JSON or as text for people.
     pub(super) fn print<T: Serialize>(&self, value: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
-        if self.json { print_json(value) } else { print(&text(value)) }
+        if self.is_for_programs() { self.print_item(value) } else { print(&text(value)) }
     }
 
     /// Prints values, each as a line of JSON or all as text for people.
@@ -108,11 +127,25 @@ impl ClientArgs {
         values: &[T],
         text: impl FnOnce(&[T]) -> String,
     ) -> Result<(), Failure> {
-        if self.json { values.iter().try_for_each(print_json) } else { print(&text(values)) }
+        if self.is_for_programs() {
+            values.iter().try_for_each(|value| self.print_item(value))
+        } else {
+            print(&text(values))
+        }
     }
 
-    /// Reads up to `limit` items (0 for all), page by page. Prints them as JSON as they come, or a row for each as text
-    /// for people in the end. `page` is called with a size and a cursor, and returns items and the next page's cursor.
+    /// Prints a value for programs: as JSON, unless the command line says otherwise.
+    pub(super) fn print_item(&self, value: &impl Serialize) -> Result<(), Failure> {
+        match self.output() {
+            Output::Yaml => print_yaml(value),
+            Output::Name => print(&clean(&name_of(&serde_json::to_value(value)?))),
+            Output::Json | Output::Table | Output::Wide => print_json(value),
+        }
+    }
+
+    /// Reads up to `limit` items (0 for all), page by page. Prints them for programs as they come, or a row for each as
+    /// text for people in the end. `page` is called with a size and a cursor, and returns items and the next page's
+    /// cursor.
     pub(super) async fn print_pages<T: Serialize>(
         &self,
         limit: u64,
@@ -126,8 +159,8 @@ impl ClientArgs {
         while left > 0 {
             let (items, next) = page(left.min(PAGE), cursor).await?;
             left -= left.min(items.len() as u64);
-            if self.json {
-                items.iter().try_for_each(print_json)?;
+            if self.is_for_programs() {
+                items.iter().try_for_each(|item| self.print_item(item))?;
             } else {
                 rows.extend(items.iter().map(&row));
             }
@@ -136,6 +169,26 @@ impl ClientArgs {
                 break;
             }
         }
-        if self.json { Ok(()) } else { print(&text(rows)) }
+        if self.is_for_programs() { Ok(()) } else { print(&text(rows)) }
     }
+}
+
+/// The members of an item, of which the first that there is names it.
+const NAMES: [&str; 5] = ["id", "job_id", "name", "limit", "member"];
+
+/// Returns the id or the name of an item.
+fn name_of(item: &Value) -> String {
+    let name = NAMES.iter().find_map(|name| item.get(name));
+    match name.unwrap_or(item) {
+        Value::String(name) => name.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Prints a value as a document of YAML.
+fn print_yaml(value: &impl Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string(value)?;
+    // JSON is YAML as well: a number that YAML's library cannot take is printed in that form.
+    let yaml = serde_json::from_str::<Value>(&json).ok().and_then(|value| serde_norway::to_string(&value).ok());
+    print(&format!("---\n{}", yaml.as_deref().unwrap_or(&json).trim_end()))
 }

@@ -10,6 +10,7 @@ use super::count::value;
 use super::duration;
 use super::failure::Failure;
 use super::filter::GroupingArgs;
+use super::look::date;
 use super::output::table;
 use super::server::ClientArgs;
 use super::settings::Settings;
@@ -24,7 +25,7 @@ use crate::wire::{StatsAnswer, StatsFigures};
 #[command(after_help = "\
 Examples:
   leasehold stats 'state: completed' --by queue
-  leasehold stats --interval 1h --time finished_at 'finished_at >= now-1d'
+  leasehold stats --interval 1h --time-field finished_at 'finished_at >= now-1d'
   leasehold stats 'state: running' --by queue --by owner --sum resources.gpus
   leasehold stats --by kind --percentiles 50,99.9 --json")]
 pub(super) struct StatsArgs {
@@ -34,8 +35,8 @@ pub(super) struct StatsArgs {
     #[arg(long, value_name = "INTERVAL")]
     interval: Option<String>,
     /// The time field that puts a job in its interval [default: created_at]
-    #[arg(long, value_name = "FIELD", requires = "interval", add = ArgValueCompleter::new(complete::times))]
-    time: Option<String>,
+    #[arg(long = "time-field", value_name = "FIELD", requires = "interval", add = ArgValueCompleter::new(complete::times))]
+    time_field: Option<String>,
     /// Show these percentiles, at most ten
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "50,95,99")]
     percentiles: Vec<f64>,
@@ -53,7 +54,7 @@ pub(super) async fn run(args: StatsArgs, settings: Settings) -> Result<(), Failu
         jobs: args.jobs.query(),
         by: args.jobs.by,
         interval: args.interval,
-        time: args.time,
+        time: args.time_field,
         percentiles: args.percentiles,
         sums: args.sum,
     };
@@ -73,7 +74,7 @@ fn show(answer: &StatsAnswer, query: &StatsQuery) -> String {
     header.extend(query.sums.iter().cloned());
     let mut rows: Vec<Vec<String>> = Vec::with_capacity(answer.rows.len() + 1);
     for row in &answer.rows {
-        let at = over_time.then(|| row.at.map(|at| at.to_rfc3339()).unwrap_or_default());
+        let at = over_time.then(|| row.at.map(date).unwrap_or_default());
         let by = query.by.iter().map(|field| value(row.by.get(field)));
         rows.push(at.into_iter().chain(by).chain(cells(&row.figures, &names, &query.sums)).collect());
     }

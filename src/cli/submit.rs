@@ -113,9 +113,9 @@ pub(super) fn label(text: &str) -> Result<(String, String), String> {
 pub(super) async fn run(mut args: SubmitArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings.client)?;
     if let Some(file) = args.file.take() {
-        return submit_file(&client, &file, args.answer.json).await;
+        return submit_file(&client, &file, args.answer.json()).await;
     }
-    let json = args.answer.json;
+    let json = args.answer.json();
     let job = client.submit(&one(args)?).await?;
     if json { print_json(&job) } else { print(&job.id) }
 }

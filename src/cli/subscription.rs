@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::failure::Failure;
+use super::look::date;
 use super::output::{print, table};
 use super::server::{ClientArgs, ServerArgs};
 use super::settings::Settings;
@@ -116,11 +117,14 @@ fn print_secret(subscription: &Subscription) -> Result<(), Failure> {
 }
 
 fn show(all: &[Subscription]) -> String {
+    if all.is_empty() {
+        return "no subscriptions".to_owned();
+    }
     let rows = all.iter().map(|subscription| {
         let events: Vec<&str> = subscription.events.iter().map(|event| event.as_str()).collect();
         let or_all = |words: String| if words.is_empty() { "all".to_owned() } else { words };
         let enabled = match (&subscription.switched_off_at, &subscription.switched_off_reason) {
-            (Some(at), reason) => format!("not since {at}: {}", reason.as_deref().unwrap_or_default()),
+            (Some(at), reason) => format!("not since {}: {}", date(*at), reason.as_deref().unwrap_or_default()),
             (None, _) => "yes".to_owned(),
         };
         vec![

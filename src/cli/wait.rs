@@ -9,8 +9,11 @@ use tokio::time::Instant;
 
 use super::duration;
 use super::failure::{ExitStatus, Failure};
+use super::job_id;
+use super::job_row::{error_of, phase_of};
+use super::layout::Column;
 use super::meter::Meter;
-use super::output::{print, print_json, shorten, table};
+use super::output::{print, table_with};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
@@ -21,8 +24,9 @@ use crate::wire::Job;
 const ONE_CALL: Duration = Duration::from_secs(30);
 /// How many jobs are waited for at a time.
 const AT_A_TIME: usize = 50;
-/// How many characters of an error are shown.
-const ERROR_CHARACTERS: usize = 100;
+/// The columns of the table of what has ended.
+const COLUMNS: &[Column] =
+    &[Column::id("id"), Column::state("state"), Column::word("took"), Column::text("error").weight(60)];
 
 /// Wait until jobs have ended
 ///
@@ -46,7 +50,7 @@ pub(super) struct WaitArgs {
 /// Waits for the jobs.
 pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings.client)?;
-    let ids = ids(&args.ids)?;
+    let ids = job_id::resolve_all(&client, &ids(&args.ids)?).await?;
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
     let meter = Meter::start(ids.len() as u64);
     let mut waiting =
@@ -54,8 +58,8 @@ pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failur
     let mut ended = BTreeMap::new();
     while let Some(job) = waiting.next().await {
         let job = job?;
-        if args.answer.json {
-            print_json(&job)?;
+        if args.answer.is_for_programs() {
+            args.answer.print_item(&job)?;
         }
         if job.state.is_final() {
             meter.advance(job.state == JobState::Completed);
@@ -63,8 +67,8 @@ pub(super) async fn run(args: WaitArgs, settings: Settings) -> Result<(), Failur
         ended.insert(job.id.to_string(), job);
     }
     meter.end();
-    if !args.answer.json {
-        print(&table(&["id", "state", "took", "error"], ended.values().map(row)))?;
+    if !args.answer.is_for_programs() {
+        print(&table_with(COLUMNS, ended.values().map(row)))?;
     }
     verdict(ended.values().map(|job| job.state))
 }
@@ -102,6 +106,5 @@ fn verdict(mut states: impl Iterator<Item = JobState> + Clone) -> Result<(), Fai
 
 fn row(job: &Job) -> Vec<String> {
     let took = job.started_at.zip(job.finished_at).map(|(started, finished)| duration::show(finished.since(started)));
-    let error = job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message)).unwrap_or_default();
-    vec![job.id.to_string(), job.state.as_str().to_owned(), took.unwrap_or_default(), shorten(&error, ERROR_CHARACTERS)]
+    vec![job.id.to_string(), phase_of(job), took.unwrap_or_default(), error_of(job)]
 }

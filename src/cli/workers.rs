@@ -22,7 +22,7 @@ pub(super) struct WorkersArgs {
 pub(super) async fn run(args: WorkersArgs, settings: Settings) -> Result<(), Failure> {
     let workers = args.answer.connect(&settings.client)?.workers().await?;
     args.answer.print_all(&workers.items, |workers| overview(workers, SystemClock::default().now(), Fit::Terminal))?;
-    if workers.truncated && !args.answer.json {
+    if workers.truncated && !args.answer.is_for_programs() {
         print("There are more running jobs than the server looks at for this: some workers may be missing.")?;
     }
     Ok(())
@@ -30,6 +30,9 @@ pub(super) async fn run(args: WorkersArgs, settings: Settings) -> Result<(), Fai
 
 /// Formats the workers as a table.
 pub(super) fn overview(workers: &[Worker], now: Timestamp, fit: Fit) -> String {
+    if workers.is_empty() && fit == Fit::Terminal {
+        return "no worker is known".to_owned();
+    }
     let rows = workers.iter().map(|worker| {
         let resources = worker.resources.iter().map(|(name, amount)| format!("{name}={amount}"));
         let labels = worker.labels.iter().map(|(name, value)| format!("{name}={value}"));

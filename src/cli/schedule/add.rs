@@ -106,7 +106,7 @@ pub(super) async fn run(mut args: AddArgs, settings: Settings) -> Result<(), Fai
     let client = args.answer.connect(&settings.client)?;
     if let Some(file) = args.file.take() {
         let from_line = args.from_line.map_or(1, NonZeroUsize::get);
-        return upload::put_file(&client, &file, from_line, args.answer.json).await;
+        return upload::put_file(&client, &file, from_line, args.answer.json()).await;
     }
     let replaces = args.replace;
     let (id, new) = one(&mut args)?;

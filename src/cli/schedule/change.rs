@@ -6,6 +6,7 @@ use clap_complete::ArgValueCompleter;
 use super::manage::{COLUMNS, row, stands_line};
 use crate::cli::complete;
 use crate::cli::failure::Failure;
+use crate::cli::layout::Column;
 use crate::cli::many::{self, Confirmation, HEADING, ManyChange};
 use crate::cli::output::{clean, print};
 use crate::cli::server::ClientArgs;
@@ -133,7 +134,7 @@ impl ManyChange for ManySchedules {
 
     const NOUNS: [&'static str; 2] = ["schedule", "schedules"];
     const SAMPLE: &'static str = "first";
-    const HEADER: &'static [&'static str] = COLUMNS;
+    const COLUMNS: &'static [Column] = COLUMNS;
 
     fn verb(&self) -> &'static str {
         match self.action {

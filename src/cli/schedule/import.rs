@@ -5,12 +5,12 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use chrono_tz::Tz;
 use clap::Args;
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::local::local;
+use super::next::zone_of;
 use super::upload::report as report_item;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::jobs::DEFAULT_QUEUE;
@@ -19,9 +19,7 @@ use crate::cli::server::ServerArgs;
 use crate::cli::settings::Settings;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::job::Json;
-use crate::schedule::{
-    Action, ActionType, Crontab, CrontabEntry, CrontabKind, ExcludedDays, NotUnderstood, parse_zone,
-};
+use crate::schedule::{Action, ActionType, Crontab, CrontabEntry, CrontabKind, ExcludedDays, NotUnderstood};
 use crate::wire::{Period, PutSchedule, SubmitJob};
 use crate::worker::shell::{self, CommandLine, ShellPayload};
 
@@ -63,9 +61,9 @@ pub(super) struct ImportArgs {
     /// Expect the name of a user before each command, as in /etc/crontab and /etc/cron.d
     #[arg(long)]
     system: bool,
-    /// Take the crontab's times in this time zone, where no CRON_TZ names another
-    #[arg(long, value_name = "ZONE", value_parser = parse_zone, default_value = "UTC")]
-    time_zone: Tz,
+    /// Take the crontab's times in this time zone, where no CRON_TZ names another [default: UTC]
+    #[arg(long, value_name = "ZONE")]
+    time_zone: Option<String>,
     /// Print JSON, one line per line of the crontab
     #[arg(long)]
     json: bool,
@@ -96,7 +94,7 @@ struct NotUnderstoodLine<'a> {
 /// Prints the report, and stores the schedules.
 pub(super) async fn run(args: ImportArgs, settings: Settings) -> Result<(), Failure> {
     let kind = if args.system { CrontabKind::System } else { CrontabKind::User };
-    let crontab = Crontab::parse(&read(&args.file)?, kind, args.time_zone);
+    let crontab = Crontab::parse(&read(&args.file)?, kind, zone_of(args.time_zone.as_deref())?);
     let now = SystemClock::default().now();
     if args.json {
         crontab.entries.iter().try_for_each(|entry| print_json(&EntryLine::of(entry, now)))?;

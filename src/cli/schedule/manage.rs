@@ -8,18 +8,34 @@ use clap_complete::ArgValueCompleter;
 use crate::cli::complete;
 use crate::cli::duration;
 use crate::cli::failure::Failure;
-use crate::cli::output::{Page, clean, shorten, table};
+use crate::cli::layout::Column;
+use crate::cli::look::{date, time};
+use crate::cli::output::{Page, clean, shorten, table_or};
 use crate::cli::server::ClientArgs;
 use crate::cli::settings::Settings;
 use crate::client::{DueTimeQuery, ScheduleQuery};
-use crate::clock::Timestamp;
 use crate::scheduler::DueTime;
 use crate::wire::{Period, Schedule, SubmitJob};
 
 /// How many characters of a message are shown in a table.
 const MESSAGE_CHARACTERS: usize = 60;
 /// The columns of a table of schedules.
-pub(super) const COLUMNS: &[&str] = &["schedule", "period", "action", "owner", "due next", "stands"];
+pub(super) const COLUMNS: &[Column] = &[
+    Column::text("schedule").weight(100),
+    Column::text("period").weight(60),
+    Column::text("action").weight(50),
+    Column::text("owner").weight(30),
+    Column::word("due next").weight(80),
+    Column::text("stands").weight(70),
+];
+/// The columns of a table of due times.
+const DUE_TIMES: &[Column] = &[
+    Column::word("due at").weight(100),
+    Column::state("outcome"),
+    Column::word("late").weight(40),
+    Column::id("job").weight(60),
+    Column::text("message").weight(50),
+];
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
@@ -71,7 +87,7 @@ pub(super) async fn list(args: ListArgs, settings: Settings) -> Result<(), Failu
         let query = ScheduleQuery { kql, time_zone, owner, limit: Some(size), cursor };
         client.schedules(&query).await.map(|page| (page.items, page.next_cursor))
     };
-    let text = |rows| table(COLUMNS, rows);
+    let text = |rows| table_or("no schedules match", COLUMNS, rows);
     args.answer.print_pages(args.limit, page, row, text).await
 }
 
@@ -90,14 +106,14 @@ pub(super) async fn triggers(args: TriggersArgs, settings: Settings) -> Result<(
     };
     let row = |due: &DueTime| {
         vec![
-            due.due_at.to_rfc3339(),
+            date(due.due_at),
             if due.backfilled { format!("{} (backfill)", due.outcome) } else { due.outcome.to_string() },
             due.late_ms.map(|late| format!("{late} ms")).unwrap_or_default(),
             due.job_id.as_ref().map(ToString::to_string).unwrap_or_default(),
             shorten(due.message.as_deref().unwrap_or_default(), MESSAGE_CHARACTERS),
         ]
     };
-    answer.print_pages(limit, page, row, |rows| table(&["due at", "outcome", "late", "job", "message"], rows)).await
+    answer.print_pages(limit, page, row, |rows| table_or("no due times", DUE_TIMES, rows)).await
 }
 
 /// Runs a schedule now.
@@ -113,7 +129,7 @@ pub(super) fn row(schedule: &Schedule) -> Vec<String> {
         period(&schedule.period),
         action(schedule),
         schedule.owner.as_ref().map(ToString::to_string).unwrap_or_default(),
-        schedule.next_due_at.map(Timestamp::to_rfc3339).unwrap_or_default(),
+        schedule.next_due_at.map(time).unwrap_or_default(),
         stands(schedule),
     ]
 }
@@ -181,7 +197,7 @@ fn describe(schedule: &Schedule) -> String {
     page.time("failing since", schedule.failing_since);
     page.time("missed since", schedule.missed_since);
     for range in &schedule.not_run {
-        let (first, last) = (range.first.to_rfc3339(), range.last.to_rfc3339());
+        let (first, last) = (date(range.first), date(range.last));
         page.line("did not run", &format!("{} from {first} to {last}: {}", range.count, range.reason));
     }
     for target in &schedule.notify {

@@ -32,9 +32,9 @@ pub(super) struct NextArgs {
     /// The cron expression
     #[arg(required_unless_present = "every", conflicts_with = "every")]
     cron: Option<Cron>,
-    /// Take the times of the expression, and the excluded days, in this time zone
-    #[arg(long, value_name = "ZONE", value_parser = parse_zone, default_value = "UTC")]
-    time_zone: Tz,
+    /// Take the times of the expression, and the excluded days, in this time zone [default: UTC]
+    #[arg(long, value_name = "ZONE")]
+    time_zone: Option<String>,
     /// The distance between two fire times, in place of an expression: 30s, 5m, 2h, 1d
     #[arg(long, value_name = "DURATION")]
     every: Option<DurationSetting>,
@@ -68,11 +68,16 @@ pub(super) fn run(args: NextArgs) -> Result<(), Failure> {
             Repeat::Every(every)
         }
     };
-    let period = Period { repeat, zone: args.time_zone };
+    let period = Period { repeat, zone: zone_of(args.time_zone.as_deref())? };
     let excluded = ExcludedDays::new(args.exclude);
     let fire_times = period.fire_times(args.from.unwrap_or(now), &excluded).take(args.limit as usize).collect();
     let found = FireTimes { fire_times };
     if args.json { print_json(&found) } else { print(&show(&found, period.zone, now)) }
+}
+
+/// Parses the zone of a period, which is UTC where none is named.
+pub(super) fn zone_of(named: Option<&str>) -> Result<Tz, Failure> {
+    named.map_or(Ok(Tz::UTC), |zone| parse_zone(zone).map_err(|why| Failure::Usage(format!("--time-zone: {why}"))))
 }
 
 /// Parses a day, or a first and a last day with two points between them.
