@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 
 use super::chosen::Chosen;
 use super::failure::Failure;
+use super::filter::warn_of;
 use super::job_id;
 use super::job_row::phase_of;
 use super::layout::Column;
@@ -12,6 +13,7 @@ use super::many::{self, ManyChange};
 use super::output::one_line;
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
+use crate::query::table::Table;
 use crate::wire::{AdminRelease, BulkChange, BulkFilter, BulkReport, Job, JobState, Then};
 
 /// Cancel jobs; the worker of a running job is asked to stop it with the next heartbeat
@@ -192,6 +194,7 @@ pub(super) async fn release(args: ReleaseArgs, settings: Settings) -> Result<(),
 async fn run(action: Action, reason: Option<String>, jobs: Chosen, settings: &Settings) -> Result<(), Failure> {
     let client = jobs.answer.connect(&settings.client)?;
     if let Some(filter) = jobs.filter.filter() {
+        warn_of(Table::Jobs, filter.kql.as_deref());
         let change = ManyJobs { action, filter, reason };
         return many::run(&client, &change, &jobs.confirmation, &jobs.answer).await;
     }

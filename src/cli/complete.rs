@@ -15,6 +15,7 @@ use super::output::print;
 use super::server::{ServerArgs, addresses};
 use super::settings::Settings;
 use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS};
+use crate::query::kql::phase::{PHASE, PHASE_FIELD};
 use crate::query::table::Table;
 use crate::wire::JOB_FIELDS;
 
@@ -80,7 +81,7 @@ fn field_of_value(table: Table, before: &str) -> Option<&'static Field> {
     let name = before.trim_end().strip_suffix(':')?.trim_end();
     let name = name.rsplit(|c: char| c.is_whitespace() || "(){}".contains(c)).next()?;
     let list = if is_in_history(before) { format!("{HISTORY}.{name}") } else { name.to_owned() };
-    table.named(&list)
+    if table == Table::Jobs && list == PHASE { Some(&PHASE_FIELD) } else { table.named(&list) }
 }
 
 fn is_in_history(before: &str) -> bool {
@@ -103,6 +104,7 @@ fn fields_for(table: Table, before: &str) -> Vec<(String, Option<&'static str>)>
         names.push((format!("{LABELS}."), None));
         if table.has_history() {
             names.push((format!("{HISTORY}:"), None));
+            names.push((format!("{PHASE}:"), Some(PHASE_FIELD.meaning)));
         }
     }
     names
@@ -202,6 +204,7 @@ mod tests {
     #[test]
     fn a_value_is_completed_where_there_are_few() {
         assert_eq!(completed("state:ru"), ["state:running"]);
+        assert_eq!(completed("phase:sch"), ["phase:scheduled"]);
         assert_eq!(completed("owner: a and state: (failed or canc"), ["owner: a and state: (failed or cancelled"]);
         assert_eq!(completed("history: { to: exp"), ["history: { to: expired"]);
         assert_eq!(completed("orphan.held: "), ["orphan.held: true", "orphan.held: false"]);

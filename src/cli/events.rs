@@ -8,7 +8,9 @@ use futures::StreamExt as _;
 use super::duration;
 use super::failure::{ExitStatus, Failure};
 use super::filter::NameFilterArgs;
-use super::output::{clean, complain};
+use super::job_id;
+use super::look::date;
+use super::output::{complain, one_line};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use super::signals::Signals;
@@ -60,7 +62,7 @@ pub(super) async fn run(args: EventsArgs, settings: Settings) -> Result<(), Fail
         queues,
         kinds,
         owners,
-        jobs: args.jobs,
+        jobs: job_id::resolve_all(&client, &args.jobs).await?,
         since: since.map(|since| SystemClock::default().now().minus(since)),
         last_event_id: None,
     };
@@ -93,6 +95,7 @@ fn line(event: &JobEvent) -> String {
     let reason = reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     let attempt = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };
     let name = name.as_str();
-    let line = format!("{at} {name:<16} {} in {} ({}) by {actor}{attempt}{reason}", job.id, job.queue, job.kind);
-    clean(&line).replace(['\n', '\t'], " ")
+    let line =
+        format!("{} {name:<16} {} in {} ({}) by {actor}{attempt}{reason}", date(*at), job.id, job.queue, job.kind);
+    one_line(&line)
 }

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use super::clean::clean;
 use crate::client::ClientError;
 
 /// What helps where no server is.
@@ -61,7 +62,7 @@ impl Failure {
             Self::OutputClosed => (None, ExitStatus::OutputClosed),
         };
         if let Some(message) = message {
-            drop(writeln!(io::stderr(), "leasehold: {message}"));
+            drop(writeln!(io::stderr(), "leasehold: {}", clean(&message)));
         }
         ExitCode::from(status as u8)
     }

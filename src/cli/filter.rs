@@ -4,8 +4,11 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 
 use super::complete;
+use super::output::complain;
 use crate::client::JobQuery;
 use crate::job::JobState;
+use crate::query::kql::{Expression, Zone};
+use crate::query::table::Table;
 
 /// Selects jobs by queue, kind and owner.
 #[derive(Clone, Debug, Args)]
@@ -43,7 +46,16 @@ impl FilterArgs {
     fn into_query(self) -> JobQuery {
         let NameFilterArgs { queues, kinds, owners } = self.names;
         let Self { kql, time_zone, states, .. } = self;
+        warn_of(Table::Jobs, kql.as_deref());
         JobQuery { states, queues, kinds, owners, kql, time_zone, ..JobQuery::default() }
+    }
+}
+
+/// Warns of values in a query that its fields cannot have. What else is wrong with it, the server says.
+pub(super) fn warn_of(table: Table, kql: Option<&str>) {
+    let query = kql.and_then(|kql| Expression::parse_about(table, kql, Zone::default()).ok());
+    for doubt in query.iter().flat_map(Expression::doubts) {
+        complain(&format!("leasehold: {doubt}"));
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::failure::Failure;
+use super::json_words;
 use crate::job::{Json, OrphanPolicy, strict};
 use crate::manager::OnDuplicate;
 use crate::wire::{NotifyTarget, RetryOptions, SubmitJob};
@@ -32,7 +33,10 @@ pub(super) fn work_of(
     command: Vec<String>,
 ) -> Result<(String, Option<Json>), Failure> {
     let payload = match payload {
-        Some(text) => Some(Json::parse(text).map_err(|error| Failure::Usage(format!("the payload: {error}")))?),
+        Some(text) => Some(
+            Json::parse(text)
+                .map_err(|error| Failure::Usage(format!("the payload: {}", json_words::plain(&error.to_string()))))?,
+        ),
         None if command.is_empty() => None,
         None => {
             let command = CommandLine::Arguments(command);
@@ -148,11 +152,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Vec<JobLine>, Failure> {
 
 /// Parses one line. An error has a column, from 1, and a message.
 fn parse_line(text: &str) -> Result<SubmitJob, (usize, String)> {
-    let line: Line = strict::from_slice(text.as_bytes()).map_err(|error| {
-        let said = error.to_string();
-        let what = said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what);
-        (error.column().max(1), what.to_owned())
-    })?;
+    let line: Line = strict::from_slice(text.as_bytes())
+        .map_err(|error| (error.column().max(1), json_words::plain(&error.to_string())))?;
     let job = line.into_job().map_err(|what| (1, what))?;
     job.clone().into_new_job().map_err(|invalid| (1, invalid.to_string()))?;
     if job.kind == shell::KIND {
@@ -247,7 +248,7 @@ mod tests {
     fn every_bad_line_is_named_with_its_line_and_column() {
         let said = faults("{\"command\": [\"a\"]}\n{\"comand\": [\"a\"]}\n  {\"command\": [\"a\"]\n");
         assert!(said.contains("jobs.jsonl:2:9: unknown field `comand`"), "{said}");
-        assert!(said.contains("jobs.jsonl:3:19: EOF"), "{said}");
+        assert!(said.contains("jobs.jsonl:3:19: the JSON ends too early"), "{said}");
     }
 
     #[test]

@@ -10,8 +10,8 @@ use unicode_segmentation::UnicodeSegmentation as _;
 use unicode_width::UnicodeWidthStr as _;
 use uuid::Uuid;
 
+use super::clean::one_line;
 use super::look::Look;
-use super::output::one_line;
 
 /// What stands between two columns.
 const GAP: &str = "  ";

@@ -1,6 +1,6 @@
 //! The command line, one file per command. Beside them is what they share, in reading order: [`settings`] (flags over
 //! environment over file), [`failure`] (how a command fails), [`server`] (how a server is called and its answers
-//! printed), [`filter`], [`chosen`] and [`job_id`] (which jobs a command is about), [`output`], [`layout`], [`look`],
+//! printed), [`filter`], [`chosen`] and [`job_id`] (which jobs a command is about), [`output`], [`layout`], [`look`], [`clean`],
 //! [`statistics`] and [`meter`] (what is printed, and how it looks), [`signals`], [`host`] (what `serve` and `monitor` have in common), [`managing`] (what they do beside
 //! answering calls), [`leading`] (when a member of a group does), [`cluster`] and [`members`] (how such processes call
 //! each other) and [`engine`] (which store is opened).
@@ -8,6 +8,7 @@
 mod bench;
 mod change;
 mod chosen;
+mod clean;
 mod cluster;
 mod cluster_status;
 mod complete;
@@ -27,6 +28,7 @@ mod host;
 mod job_id;
 mod job_row;
 mod jobs;
+mod json_words;
 mod kibana;
 mod layout;
 mod leading;

@@ -4,6 +4,7 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
+pub(super) use super::clean::{clean, one_line};
 use super::failure::Failure;
 use super::layout::{self, Column};
 use super::look::{self, Look};
@@ -131,21 +132,6 @@ fn wrap_at(text: &str, columns: usize, indent: usize) -> String {
     lines.join("\n")
 }
 
-/// Replaces the characters with which a text from outside could control the terminal, or turn round what is shown. All
-/// that is printed of names, messages and other texts of users comes through here.
-pub(super) fn clean(text: &str) -> String {
-    let is_harmful = |c: char| {
-        (c.is_control() && c != '\n' && c != '\t')
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|c| if is_harmful(c) { '\u{fffd}' } else { c }).collect()
-}
-
-/// Returns the text cleaned and on one line.
-pub(super) fn one_line(text: &str) -> String {
-    clean(text).replace(['\n', '\t'], " ")
-}
-
 /// Returns the beginning of a text on one line, with an ellipsis where it is cut.
 pub(super) fn shorten(text: &str, columns: usize) -> String {
     layout::cut(&one_line(text), columns)
@@ -154,11 +140,6 @@ pub(super) fn shorten(text: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn text_from_elsewhere_cannot_steer_the_terminal() {
-        assert_eq!(clean("a\u{1b}[31mb\nc\u{7}"), "a\u{fffd}[31mb\nc\u{fffd}");
-    }
 
     #[test]
     fn a_text_is_broken_between_words_and_never_within_one() {

@@ -119,7 +119,10 @@ impl Filter {
     /// queue, by an id in the query, by a worker of the system, or by a query `kql` in which their names begin.
     #[must_use]
     pub fn of_users(self, kql: Option<&str>) -> Self {
-        let ids = |query: &Query| query.expression.bounds(query.now).texts("id").is_some();
+        let ids = |query: &Query| {
+            let bounds = query.expression.bounds(query.now);
+            bounds.texts("id").is_some() || bounds.id_like.is_some()
+        };
         let asked = !self.queues.is_empty()
             || self.worker_id.as_ref().is_some_and(WorkerId::is_internal)
             || kql.is_some_and(|kql| kql.contains(QueueName::INTERNAL))

@@ -8,12 +8,14 @@ use clap_complete::ArgValueCompleter;
 use crate::cli::complete;
 use crate::cli::duration;
 use crate::cli::failure::Failure;
+use crate::cli::filter::warn_of;
 use crate::cli::layout::Column;
 use crate::cli::look::{date, time};
 use crate::cli::output::{Page, clean, shorten, table_or};
 use crate::cli::server::ClientArgs;
 use crate::cli::settings::Settings;
 use crate::client::{DueTimeQuery, ScheduleQuery};
+use crate::query::table::Table;
 use crate::scheduler::DueTime;
 use crate::wire::{Period, Schedule, SubmitJob};
 
@@ -82,6 +84,7 @@ pub(super) struct TriggersArgs {
 /// Lists schedules.
 pub(super) async fn list(args: ListArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings.client)?;
+    warn_of(Table::Schedules, args.kql.as_deref());
     let page = async |size, cursor| {
         let (kql, time_zone, owner) = (args.kql.clone(), args.time_zone.clone(), args.owner.clone());
         let query = ScheduleQuery { kql, time_zone, owner, limit: Some(size), cursor };

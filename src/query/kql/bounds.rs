@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::pattern::Pattern;
 use super::plan::{Clause, Plan, Target, Test};
 use crate::clock::Timestamp;
 use crate::job::JobState;
@@ -18,6 +19,8 @@ pub struct Bounds {
     texts: BTreeMap<&'static str, Vec<String>>,
     /// The span in which a time lies, for each of [`TIMES`] that is bound.
     spans: BTreeMap<&'static str, Span>,
+    /// A pattern that the id matches, if the query says one.
+    pub id_like: Option<Pattern>,
     /// Whether the query finds everything that satisfies all of these bounds.
     pub exact: bool,
 }
@@ -131,6 +134,7 @@ impl Bounds {
         let mut bounds = match field.name {
             "state" => return Self::of_states(|state| clause.test.accepts_keyword(state.as_str())),
             "finished_at" => Self::of_states(JobState::is_final),
+            "id" => Self { id_like: clause.test.pattern().cloned(), ..Self::default() },
             // Only a running job has any of these.
             name if is_of_running(name) => Self::of_states(|state| state == JobState::Running),
             _ => Self::default(),
@@ -161,6 +165,7 @@ impl Bounds {
         for (field, span) in other.spans {
             self.spans.entry(field).and_modify(|own| *own = own.and(span)).or_insert(span);
         }
+        self.id_like = self.id_like.or(other.id_like);
         self.exact &= other.exact;
         self
     }
@@ -183,6 +188,7 @@ impl Bounds {
         Self {
             texts: self.texts.into_iter().filter_map(either).collect(),
             spans: self.spans.into_iter().filter_map(around).collect(),
+            id_like: self.id_like.filter(|pattern| other.id_like.as_ref() == Some(pattern)),
             exact,
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::ast::{Operator, Value};
 use super::bounds::Span;
 use super::date::End;
+use super::pattern::Pattern;
 use super::plan::{Clause, Piece, Plan, Target, Test};
 use super::words::words;
 use crate::clock::Timestamp;
@@ -204,6 +205,14 @@ impl Test {
             Some(Operator::Greater) => Span { first: at(End::Last) + 1, ..Span::ALWAYS },
             Some(Operator::AtLeast) => Span { first: at(End::First), ..Span::ALWAYS },
         })
+    }
+
+    /// Returns the pattern that a text must match to satisfy the test, if there is one.
+    pub(super) fn pattern(&self) -> Option<&Pattern> {
+        match self {
+            Self::Like(pattern) => Some(pattern),
+            _ => None,
+        }
     }
 
     /// Returns the only text that satisfies the test, if there is only one.

@@ -1,3 +1,4 @@
+mod phases;
 mod schedules;
 
 use std::collections::BTreeMap;

@@ -118,7 +118,12 @@ impl Finished<'_> {
                 if !sink.may_want(ranks, ranks) {
                     continue;
                 }
-                let key = SortKey::new(ranks, ids.get(row as usize)?);
+                let id = ids.get(row as usize)?;
+                // The columns have the ids, so that a job is not read for an id that does not fit.
+                if self.wanted.id_like.as_ref().is_some_and(|pattern| !pattern.matches(id.as_str())) {
+                    continue;
+                }
+                let key = SortKey::new(ranks, id);
                 if !sink.wants(&key) {
                     continue;
                 }

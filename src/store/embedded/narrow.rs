@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::job::{JobId, JobState, Owner, ScheduleId, WorkerId};
 use crate::query::kql::Span;
+use crate::query::kql::pattern::Pattern;
 use crate::query::{Filter, ScheduleFilter};
 use crate::schedule::Schedule;
 
@@ -25,6 +26,8 @@ pub(super) struct Narrowed {
     pub(super) filter: Filter,
     /// The ids that jobs must have, if the query names any.
     pub(super) ids: Option<Vec<JobId>>,
+    /// A pattern that the ids of the jobs match, if the query says one.
+    pub(super) id_like: Option<Pattern>,
     /// The spans in which jobs must have been submitted, written last, due and ended, in the order of the columns.
     pub(super) spans: [Span; 4],
     /// Whether every settled job that satisfies all of this, but for `ids`, matches. Then the columns decide.
@@ -36,7 +39,8 @@ impl Narrowed {
     pub(super) fn of(filter: &Filter) -> Option<Self> {
         let bounds = filter.query.as_ref().map(|query| query.expression.bounds(query.now));
         let exact = bounds.as_ref().is_none_or(|bounds| bounds.exact);
-        let bounds = bounds.unwrap_or_default();
+        let mut bounds = bounds.unwrap_or_default();
+        let id_like = bounds.id_like.take();
         let ids = named::<JobId>(bounds.texts("id"));
         let created_at = bounds.span("created_at");
         let updated_at = bounds.span("updated_at").and(span(filter.updated_after, None));
@@ -71,7 +75,7 @@ impl Narrowed {
         let exact = exact && ids.is_none() && filter.under.is_empty() && filter.not_under.is_empty();
         let exact = exact && filter.in_line_of.is_empty() && filter.not_in_line_of.is_empty();
         let exact = exact && !filter.without_owner;
-        Some(Self { filter: narrowed, ids, spans, exact })
+        Some(Self { filter: narrowed, ids, id_like, spans, exact })
     }
 
     /// Returns whether a finished job in this state can match.
