@@ -28,7 +28,7 @@ pub(super) struct ExportArgs {
     #[command(flatten)]
     jobs: ListingArgs,
     /// Write to this file, which appears once the export is complete
-    #[arg(long, short, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE", env = "LEASEHOLD_EXPORT_FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
     server: ServerArgs,

@@ -10,6 +10,7 @@ use clap::{ArgMatches, Args, ColorChoice, ValueEnum};
 use super::failure::Failure;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::query::kql::Zone;
+use crate::schedule::parse_zone;
 
 /// The width that is assumed of a terminal that does not know its own.
 const USUAL_WIDTH: usize = 80;
@@ -81,9 +82,7 @@ static CHOSEN: OnceLock<Look> = OnceLock::new();
 /// Keeps what the command line says for all that is printed.
 pub(super) fn choose(args: &LookArgs, matches: &ArgMatches) -> Result<(), Failure> {
     let zone = match &args.time_zone {
-        Some(text) => Zone::parse(text).ok_or_else(|| {
-            Failure::Usage(format!("--time-zone: `{text}` is not a time zone, such as Europe/Berlin or +02:00"))
-        })?,
+        Some(text) => zone_of(text)?,
         None => Zone::default(),
     };
     match args.color {
@@ -96,6 +95,12 @@ pub(super) fn choose(args: &LookArgs, matches: &ArgMatches) -> Result<(), Failur
     // Chosen once; a second choice would be a mistake of the program and changes nothing.
     let _ = CHOSEN.set(look);
     Ok(())
+}
+
+/// Parses a zone as queries and schedules take it, so that what either refuses is refused with its words.
+fn zone_of(text: &str) -> Result<Zone, Failure> {
+    let place = || parse_zone(text).map(Zone::of);
+    Zone::parse(text).map_or_else(place, Ok).map_err(|why| Failure::Usage(format!("--time-zone: {why}")))
 }
 
 /// Returns the output that the innermost command was given.

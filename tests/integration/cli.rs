@@ -13,6 +13,7 @@ mod replay;
 mod scaling;
 mod schedules;
 mod settings;
+mod tables;
 mod verify;
 mod working;
 

@@ -52,6 +52,12 @@ impl Zone {
         fixed.or_else(named).map(Self)
     }
 
+    /// Returns the zone of a place.
+    #[must_use]
+    pub const fn of(place: Tz) -> Self {
+        Self(Rules::Named(place))
+    }
+
     /// Returns the name that Elasticsearch takes: `+02:00`, `Europe/Berlin`.
     #[must_use]
     pub fn name(self) -> String {

@@ -66,7 +66,7 @@ fn a_worker_takes_no_job_that_needs_more_than_it_offers() {
 #[test]
 fn a_limit_is_set_shown_explained_and_removed() {
     let bed = Bed::start();
-    assert_eq!(bed.run(&["limit", "list"]).expect(0).stdout().trim(), "No limit is set.");
+    assert_eq!(bed.run(&["limit", "list"]).expect(0).stdout().trim(), "no limit is set");
     assert_eq!(bed.run(&["limit", "set", "key:db", "1"]).expect(0).stdout().trim(), "key:db: 0 run, at most 1 at once");
     let _worker = bed.worker(&["--slots", "4"]);
     let keyed = ["--concurrency-key", "db", "--max-concurrent", "5"];

@@ -142,7 +142,7 @@ fn a_schedule_is_added_listed_paused_run_and_removed() {
     let shown = bed.run(&["get", &job]).expect(0).stdout();
     assert!(shown.contains("nightly") && shown.contains(due.as_str().expect("a time")), "{shown}");
     let found = bed.run(&["list", "schedule_id: nightly and due_at: *", "--sort", "due_at"]).expect(0).stdout();
-    assert!(found.contains(&job), "{found}");
+    assert!(found.contains(&job[28..]), "{found}");
 
     let often = ["schedule", "add", "often", "--every", "1s", "--", "true"];
     bed.run(&often).expect(0);
