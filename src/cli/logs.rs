@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::failure::{ExitStatus, Failure};
+use super::job_id;
 use super::output::{clean, complain, print_json};
 use super::server::ClientArgs;
 use super::settings::Settings;
@@ -48,12 +49,13 @@ pub(super) struct LogsArgs {
 }
 
 /// Prints the output of an attempt.
-pub(super) async fn run(args: LogsArgs, settings: Settings) -> Result<(), Failure> {
+pub(super) async fn run(mut args: LogsArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings.client)?;
+    args.id = job_id::resolve(&client, &args.id).await?;
     let query = OutputQuery { attempt: args.attempt, fence: args.fence, ..OutputQuery::default() };
     if !args.follow {
         let output = client.output(&args.id, &query).await?;
-        if args.answer.json {
+        if args.answer.json() {
             return print_json(&output);
         }
         let mut printer = Printer::new();
@@ -90,7 +92,7 @@ async fn follow(client: &Client, args: &LogsArgs, mut query: OutputQuery) -> Res
         }
         // The same attempt to its end, also when the job is started again meanwhile.
         (query.attempt, query.fence) = (None, Some(output.fence));
-        if args.answer.json {
+        if args.answer.json() {
             print_json(&output)?;
         } else {
             printer.print(&output)?;
@@ -102,7 +104,7 @@ async fn follow(client: &Client, args: &LogsArgs, mut query: OutputQuery) -> Res
             }
         }
         if !output.running {
-            return if args.answer.json { Ok(()) } else { printer.close(&output) };
+            return if args.answer.json() { Ok(()) } else { printer.close(&output) };
         }
     }
 }

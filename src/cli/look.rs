@@ -100,7 +100,7 @@ pub(super) fn choose(args: &LookArgs, matches: &ArgMatches) -> Result<(), Failur
 /// Parses a zone as queries and schedules take it, so that what either refuses is refused with its words.
 fn zone_of(text: &str) -> Result<Zone, Failure> {
     let place = || parse_zone(text).map(Zone::of);
-    Zone::parse(text).map_or_else(place, Ok).map_err(|why| Failure::Usage(format!("--time-zone: {why}")))
+    Zone::parse(text).map_or_else(place, Ok).map_err(|why| Failure::Usage(format!("--time-zone: `{text}` {why}")))
 }
 
 /// Returns the output that the innermost command was given.

@@ -1,9 +1,9 @@
 //! The command line, one file per command. Beside them is what they share, in reading order: [`settings`] (flags over
 //! environment over file), [`failure`] (how a command fails), [`server`] (how a server is called and its answers
-//! printed), [`filter`], [`chosen`] and [`job_id`] (which jobs a command is about), [`output`], [`layout`], [`look`], [`clean`],
-//! [`statistics`] and [`meter`] (what is printed, and how it looks), [`signals`], [`host`] (what `serve` and `monitor` have in common), [`managing`] (what they do beside
-//! answering calls), [`leading`] (when a member of a group does), [`cluster`] and [`members`] (how such processes call
-//! each other) and [`engine`] (which store is opened).
+//! printed), [`filter`], [`chosen`] and [`job_id`] (which jobs a command is about), [`output`], [`layout`], [`look`],
+//! [`clean`], [`statistics`] and [`meter`] (what is printed, and how it looks), [`signals`], [`host`] (what `serve` and
+//! `monitor` have in common), [`managing`] (what they do beside answering calls), [`leading`] (when a member of a group
+//! does), [`cluster`] and [`members`] (how such processes call each other) and [`engine`] (which store is opened).
 
 mod bench;
 mod change;

@@ -35,7 +35,7 @@ pub(super) struct StatsArgs {
     #[arg(long, value_name = "INTERVAL")]
     interval: Option<String>,
     /// The time field that puts a job in its interval [default: created_at]
-    #[arg(long = "time-field", value_name = "FIELD", requires = "interval", add = ArgValueCompleter::new(complete::times))]
+    #[arg(long, value_name = "FIELD", requires = "interval", add = ArgValueCompleter::new(complete::times))]
     time_field: Option<String>,
     /// Show these percentiles, at most ten
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "50,95,99")]

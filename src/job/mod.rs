@@ -2,11 +2,11 @@
 //!
 //! In reading order: [`names`] (ids and other checked strings), [`spec`] (what a client submits), [`conditions`],
 //! [`requirement`] (what a worker must offer to be given the job) and [`limit`] (what only so many of run at once),
-//! [`state`] (each state with its own data), [`phase`] (the state as people see it), [`event`] and [`history`] (what happened), [`notice`] (events that
-//! receivers are to be notified of), [`retry`] (backoff), [`partition`] (which jobs managers share out together),
-//! [`transition`] (every way from one state to another: pure functions, no I/O, no clock, no randomness), [`unique`]
-//! (what submissions under a unique key do to jobs), `output` (who may write it), and [`oversight`] (what the monitor does to a job, and when it
-//! checks the job next).
+//! [`state`] (each state with its own data), [`phase`] (the state as people see it), [`event`] and [`history`] (what
+//! happened), [`notice`] (events that receivers are to be notified of), [`retry`] (backoff), [`partition`] (which jobs
+//! managers share out together), [`transition`] (every way from one state to another: pure functions, no I/O, no clock,
+//! no randomness), [`unique`] (what submissions under a unique key do to jobs), `output` (who may write it), and
+//! [`oversight`] (what the monitor does to a job, and when it checks the job next).
 
 pub mod body;
 pub mod conditions;

@@ -36,11 +36,11 @@ fn a_wide_terminal_shows_every_column_and_short_ids() {
     assert_eq!(
         at(200),
         "id        queue    state           created  error\n\
-         ───────────────────────────────────────────────────────────────────────────\n\
+         RULE\n\
          bdad0cd5  reports  failed          3m ago   exit: a very long story of why\n\
          bdad0cd6  r        running         10s ago\n\
          my-job    r        retrying in 2h  10s ago"
-            .replace("───────────────────────────────────────────────────────────────────────────", &"─".repeat(74))
+            .replace("RULE", &"─".repeat(74))
     );
 }
 

@@ -77,7 +77,9 @@ pub(super) fn run(args: NextArgs) -> Result<(), Failure> {
 
 /// Parses the zone of a period, which is UTC where none is named.
 pub(super) fn zone_of(named: Option<&str>) -> Result<Tz, Failure> {
-    named.map_or(Ok(Tz::UTC), |zone| parse_zone(zone).map_err(|why| Failure::Usage(format!("--time-zone: {why}"))))
+    named.map_or(Ok(Tz::UTC), |zone| {
+        parse_zone(zone).map_err(|why| Failure::Usage(format!("--time-zone: `{zone}` {why}")))
+    })
 }
 
 /// Parses a day, or a first and a last day with two points between them.

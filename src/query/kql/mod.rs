@@ -6,9 +6,9 @@
 //! it. `docs/kql.md` describes the language and names the deliberate differences from Kibana.
 //!
 //! In reading order: [`ast`] (the syntax tree), [`parse`] (from text to the tree), [`plan`] (which field is compared
-//! with what; [`phase`] for what stands for more than a field), `evaluate` (whether one job or schedule matches), [`bounds`] (what a store can answer from its indexes).
-//! [`pattern`], [`date`], [`number`] and [`words`] parse the values; [`error`] describes a mistake and its position, and `doubts`
-//! a value that its field cannot have.
+//! with what; [`phase`] for what stands for more than a field), `evaluate` (whether one job or schedule matches),
+//! [`bounds`] (what a store can answer from its indexes). [`pattern`], [`date`], [`number`] and [`words`] parse the
+//! values; [`error`] describes a mistake and its position, and `doubts` a value that its field cannot have.
 
 pub mod ast;
 pub mod bounds;

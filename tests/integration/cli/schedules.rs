@@ -152,7 +152,10 @@ fn a_schedule_is_added_listed_paused_run_and_removed() {
     assert!(bed.run(&["schedule", "show", "often"]).expect(1).stderr().contains("no schedule often"));
     for (wrong, said) in [
         (&["schedule", "add", "x", "0 0 31 2 *", "--", "true"][..], "never fires"),
-        (&["schedule", "add", "x", "@daily", "--time-zone", "Mars/Olympus", "--", "true"][..], "period.time_zone"),
+        (
+            &["schedule", "add", "x", "@daily", "--time-zone", "Mars/Olympus", "--", "true"][..],
+            "--time-zone: `Mars/Olympus`",
+        ),
         (&["schedule", "add", "x", "@daily", "--call", "http://127.0.0.1/"][..], "action.url"),
         (&["schedule", "add", "x", "@daily"][..], "needs a command"),
     ] {
