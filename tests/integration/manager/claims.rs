@@ -164,6 +164,7 @@ async fn elasticsearch_a_claim_that_was_written_and_never_answered_is_given_back
     let hasty = ElasticsearchOptions {
         urls: vec![proxy.url()],
         request_timeout: Duration::from_millis(1_000),
+        read_timeout: Duration::from_millis(1_500),
         write_timeout: Duration::from_millis(1_500),
         ..clean.clone()
     };

@@ -83,8 +83,9 @@ impl CutOff {
         let good = patient(server.url(), &servers::fresh_prefix("named"));
         let bad = ElasticsearchOptions {
             urls: vec![proxy.url()],
-            request_timeout: Duration::from_secs(2),
-            write_timeout: Duration::from_secs(3),
+            request_timeout: Duration::from_secs(1),
+            read_timeout: Duration::from_secs(2),
+            write_timeout: Duration::from_secs(2),
             ..good.clone()
         };
         // The clock stands still, so that no decision can rest on it.
