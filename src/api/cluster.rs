@@ -23,6 +23,7 @@ pub(super) async fn hints(State(app): State<App>, request: Request) -> Answer {
         .verify(&parts.headers, &body.bytes, app.manager.now())
         .map_err(|why| ApiError::new(Code::Unauthorized, format!("the call is not one of another server: {why}")))?;
     let hints: Hints = parse(&body.bytes)?;
+    app.manager.take_recalls(&hints.recalls);
     app.manager.take_hints(&hints.available)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

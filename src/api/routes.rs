@@ -35,6 +35,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(work::claim))
         .routes(routes!(work::heartbeat))
         .routes(routes!(work::heartbeats))
+        .routes(routes!(work::recalls))
         .routes(routes!(work::complete))
         .routes(routes!(work::fail))
         .routes(routes!(work::release))

@@ -1,17 +1,20 @@
 //! The workers' calls: claims, heartbeats, and how attempts end.
 
+use std::time::Duration;
+
 use super::App;
 use super::call::{Answer, Call, Work};
 use super::delivery::{deliver, deliver_with_items, deliver_with_job};
-use super::extract::{BulkBody, JobPath, JsonBody};
+use super::extract::{BulkBody, JobPath, JsonBody, Query, WorkerPath};
 use super::items::{in_order, only, sort_out};
 use super::jobs::{as_written, job_as_written};
 use super::json::ok;
 use crate::job::{JobId, WorkerId};
 use crate::manager::{ClaimRequest, Finish};
+use crate::wire::check::MAX_WAIT_MS;
 use crate::wire::{
-    BulkAnswer, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, EndAnswer, EndsAnswer, FailJob, FinishJobs,
-    HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, ReleaseJob,
+    AwaitRecalls, BulkAnswer, ClaimAnswer, ClaimJobs, CompleteJob, CompletionItem, EndAnswer, EndsAnswer, FailJob,
+    FinishJobs, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, RecallList, ReleaseJob,
 };
 
 /// Claims jobs, and waits for them if requested.
@@ -65,6 +68,31 @@ pub(crate) async fn heartbeats(call: Call<Work>, JsonBody(beats): BulkBody<Heart
         }
     });
     ok(&BulkAnswer { items: items.collect() })
+}
+
+/// Waits until attempts of a worker have to end early.
+///
+/// One call serves all jobs of a worker: it is answered as soon as the cancellation of one is requested or a lease is
+/// lost, also of a job that was claimed after the call was made, or when the time is up. A worker makes it again and
+/// again while it runs jobs, and hears of the same by its heartbeats, but later.
+#[utoipa::path(post, path = "/v1/workers/{worker_id}/recalls", tag = "work", request_body = AwaitRecalls,
+    params(
+        ("worker_id" = WorkerId, Path, description = "The worker's name"),
+        ("wait_ms" = Option<u64>, Query, description = "The longest wait; 0 by default", maximum = 60_000),
+    ),
+    responses((status = 200, description = "The attempts that have to end; empty when none had to in time",
+        body = RecallList)))]
+pub(crate) async fn recalls(
+    call: Call<Work>,
+    WorkerPath(worker): WorkerPath,
+    query: Query,
+    JsonBody(held): BulkBody<AwaitRecalls>,
+) -> Answer {
+    query.only(&["wait_ms"])?;
+    let wait = query.number("wait_ms", 0..=MAX_WAIT_MS)?.unwrap_or_default();
+    let leases = held.into_leases()?;
+    let items = call.app.manager.recalls(&worker, &leases, Duration::from_millis(wait)).await?;
+    ok(&RecallList { items })
 }
 
 /// Completes a job.

@@ -109,6 +109,8 @@ enum Command {
     Monitor(monitor::MonitorArgs),
     Executor(executor::ExecutorArgs),
     Worker(worker::WorkerArgs),
+    #[command(hide = true)]
+    Warden(worker::warden::WardenArgs),
     Submit(submit::SubmitArgs),
     Get(get::GetArgs),
     List(list::ListArgs),
@@ -184,6 +186,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Monitor(args) => block_on(monitor::run(args, settings)),
         Command::Executor(args) => block_on(executor::run(args, settings)),
         Command::Worker(args) => block_on(worker::run(args, settings)),
+        Command::Warden(args) => block_on(worker::warden::run(args)),
         Command::Run(args) => block_on(run::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),
         Command::Get(args) => block_on(get::run(args, settings)),

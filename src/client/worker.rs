@@ -4,17 +4,35 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http::StatusCode;
+use http::{Method, StatusCode};
 
+use super::transport::Repeat;
 use crate::client::{Client, ClientError};
 use crate::clock::millis;
 use crate::job::{Fence, InvalidName, JobId, Kind, QueueName, WorkerId};
-use crate::manager::{ClaimOrder, ClaimRequest, Finish, Heartbeat, Outcome, OutputPiece, QueueOrder};
+use crate::manager::{ClaimOrder, ClaimRequest, Finish, Heartbeat, Outcome, OutputPiece, QueueOrder, Recall};
 use crate::wire;
 use crate::worker::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, PieceAnswer, ServiceError};
 
 /// The code of the problem with which a server that is being stopped answers.
 const SHUTTING_DOWN: &str = "shutting_down";
+
+impl Client {
+    /// Waits until attempts of a worker have to end early, for `wait` (at most a minute), and returns these.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `no_such_route` from a server that does not know the call yet.
+    pub async fn recalls(
+        &self,
+        worker_id: &str,
+        held: &wire::AwaitRecalls,
+        wait: Duration,
+    ) -> Result<Vec<Recall>, ClientError> {
+        let call = self.call(Method::POST, &["v1", "workers", worker_id, "recalls"], Repeat::Safe);
+        let call = call.query("wait_ms", &millis(wait).to_string()).json(held)?.waiting(wait);
+        Ok(self.send::<wire::RecallList>(call).await?.items)
+    }
+}
 
 #[async_trait]
 impl JobService for Client {
@@ -37,6 +55,17 @@ impl JobService for Client {
         let pieces = pieces.iter().map(wire::PieceOfOutput::from).collect();
         let call = wire::PutOutputs { worker_id: worker.as_str().to_owned(), pieces };
         Ok(self.put_outputs(&call).await.map_err(service_error)?.into_iter().map(piece_answer).collect())
+    }
+
+    async fn recalls(
+        &self,
+        worker: &WorkerId,
+        leases: &[(JobId, Fence)],
+        wait: Duration,
+    ) -> Result<Vec<Recall>, ServiceError> {
+        let lease = |(id, fence): &(JobId, Fence)| wire::HeldLease { id: id.as_str().to_owned(), fence: fence.get() };
+        let held = wire::AwaitRecalls { leases: leases.iter().map(lease).collect() };
+        Client::recalls(self, worker.as_str(), &held, wait).await.map_err(service_error)
     }
 
     /// The bulk call ends attempts and a call of its own releases a job, so the two kinds travel apart. The releases

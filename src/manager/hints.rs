@@ -1,5 +1,5 @@
 //! Hints from manager to manager: jobs that were written here and that another manager hands out first, so that they
-//! start there at once and not when a search finds them.
+//! start there at once and not when a search finds them; and recalls of attempts whose workers wait at another manager.
 //!
 //! A hint is only a hint: it may be late, lost or wrong, and then a search finds the job a second later. So there is a
 //! bound on everything here, what is too much is dropped, and no caller waits for any of it. Here stands which manager
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::job::{Json, RecordName};
-use crate::manager::Manager;
+use crate::manager::{Manager, Recall};
 use crate::store::{Place, Store, StoreError, Version, Versioned};
 
 /// The most jobs that one call tells of.
@@ -60,6 +60,8 @@ pub struct Outgoing {
     pub address: Arc<str>,
     /// The hints, at most [`MAX_HINTED_JOBS`].
     pub hints: Vec<Hint>,
+    /// The recalls, at most [`MAX_HINTED_JOBS`].
+    pub recalls: Vec<Recall>,
 }
 
 /// The managers that are told of jobs.
@@ -85,6 +87,8 @@ struct Receivers {
 struct Receiver {
     /// The jobs that it is to be told of.
     waiting: VecDeque<Versioned>,
+    /// The recalls that it is to be told of, which go to every manager, since any may have the worker.
+    recalls: VecDeque<Recall>,
     /// The number of calls under way.
     calls: usize,
     /// The latest failure, if no call has succeeded since.
@@ -106,20 +110,27 @@ impl Receiver {
         has_room
     }
 
+    /// Keeps recalls to be told, as many as there is room for.
+    fn keep_recalls(&mut self, recalls: &[Recall], now: Instant) {
+        let room = if self.rests(now) { 0 } else { MAX_WAITING - self.recalls.len() };
+        self.recalls.extend(recalls.iter().take(room).cloned());
+    }
+
     fn rests(&self, now: Instant) -> bool {
         self.failure.as_ref().is_some_and(|failure| now.duration_since(failure.at) < REST)
     }
 
-    /// Takes the jobs of the next call, if one may be made now.
-    fn take(&mut self, now: Instant) -> Option<Vec<Versioned>> {
+    /// Takes the jobs and recalls of the next call, if one may be made now.
+    fn take(&mut self, now: Instant) -> Option<(Vec<Versioned>, Vec<Recall>)> {
         // After a failure one call finds out whether the manager is back.
         let allowed = if self.failure.is_some() { 1 } else { CALLS_AT_ONCE };
-        if self.waiting.is_empty() || self.calls >= allowed || self.rests(now) {
+        if (self.waiting.is_empty() && self.recalls.is_empty()) || self.calls >= allowed || self.rests(now) {
             return None;
         }
         self.calls += 1;
         let some = self.waiting.len().min(MAX_HINTED_JOBS);
-        Some(self.waiting.drain(..some).collect())
+        let recalls = self.recalls.len().min(MAX_HINTED_JOBS);
+        Some((self.waiting.drain(..some).collect(), self.recalls.drain(..recalls).collect()))
     }
 
     /// Ends a call, and returns the number of jobs that are dropped since it failed.
@@ -128,7 +139,10 @@ impl Receiver {
         self.failure = outcome.err().map(|why| Failure { at: now, why });
         match self.failure {
             None => 0,
-            Some(_) => std::mem::take(&mut self.waiting).len(),
+            Some(_) => {
+                self.recalls.clear();
+                std::mem::take(&mut self.waiting).len()
+            }
         }
     }
 }
@@ -164,9 +178,20 @@ impl Receivers {
         dropped
     }
 
-    /// Takes the jobs of the next call, and the address to be called.
-    fn take(&mut self, now: Instant) -> Option<(Arc<str>, Vec<Versioned>)> {
-        self.by_address.iter_mut().find_map(|(address, receiver)| Some((Arc::clone(address), receiver.take(now)?)))
+    /// Keeps recalls to be told to every manager.
+    fn keep_recalls(&mut self, recalls: &[Recall], now: Instant) {
+        let Self { addresses, by_address, .. } = self;
+        for address in addresses.values() {
+            by_address.entry(Arc::clone(address)).or_default().keep_recalls(recalls, now);
+        }
+    }
+
+    /// Takes the jobs and recalls of the next call, and the address to be called.
+    fn take(&mut self, now: Instant) -> Option<(Arc<str>, Vec<Versioned>, Vec<Recall>)> {
+        self.by_address.iter_mut().find_map(|(address, receiver)| {
+            let (jobs, recalls) = receiver.take(now)?;
+            Some((Arc::clone(address), jobs, recalls))
+        })
     }
 
     /// Returns the managers to which the latest call failed, and why.
@@ -200,6 +225,15 @@ impl Hints {
         }
         let dropped = self.receivers.lock().keep(jobs.iter(), Instant::now());
         count("dropped", dropped);
+        self.news.notify_one();
+    }
+
+    /// Keeps recalls to be told to the other managers, of which one may have the worker.
+    pub(crate) fn keep_recalls(&self, recalls: &[Recall]) {
+        if self.own.is_none() || recalls.is_empty() {
+            return;
+        }
+        self.receivers.lock().keep_recalls(recalls, Instant::now());
         self.news.notify_one();
     }
 
@@ -251,10 +285,10 @@ impl Manager {
         loop {
             let news = hints.news.notified();
             let next = hints.receivers.lock().take(Instant::now());
-            if let Some((address, jobs)) = next {
+            if let Some((address, jobs, recalls)) = next {
                 let hints = pack(&*self.shared.store, &jobs);
                 count("dropped", jobs.len() - hints.len());
-                return Outgoing { address, hints };
+                return Outgoing { address, hints, recalls };
             }
             news.await;
         }
@@ -332,7 +366,7 @@ mod tests {
 
     /// Returns whom the next call tells, and of how many jobs.
     fn next(receivers: &mut Receivers, now: Instant) -> Option<(String, usize)> {
-        receivers.take(now).map(|(address, jobs)| (address.trim_start_matches("http://").to_owned(), jobs.len()))
+        receivers.take(now).map(|(address, jobs, _)| (address.trim_start_matches("http://").to_owned(), jobs.len()))
     }
 
     fn call(address: &str, jobs: usize) -> Option<(String, usize)> {

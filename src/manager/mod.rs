@@ -59,6 +59,7 @@ pub use request::{
 pub use work::bulk::{BULK_ORDER, BulkAction, BulkOrder, BulkPreview, BulkSelection};
 pub use work::in_pages::{BULK_PAGE, BulkBounds, BulkReport};
 pub(crate) use work::in_pages::{BULK_SAMPLE, Fate, InPages};
+pub use work::recalls::{Recall, RecallReason};
 
 use crate::clock::{Clock, Offset, Timestamp};
 use crate::job::UniqueKey;

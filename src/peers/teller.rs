@@ -90,7 +90,7 @@ impl Caller {
     async fn call(&self, outgoing: &Outgoing) -> Result<(), String> {
         let url = format!("{}{HINTS_PATH}", outgoing.address.trim_end_matches('/'));
         let url = TargetUrl::parse(&url).map_err(|error| format!("its address {error}"))?;
-        let body = Hints { available: outgoing.hints.clone() }.to_json();
+        let body = Hints { available: outgoing.hints.clone(), recalls: outgoing.recalls.clone() }.to_json();
         let mut headers = self.secret.sign(&body, self.manager.now());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let call = HttpCall { method: Method::POST, url, headers, body, timeout: TIMEOUT };

@@ -67,7 +67,7 @@ pub use stats::{Durations, StatsAnswer, StatsFigures, StatsRow};
 pub use submit::{RetryOptions, SubmitJob};
 pub use subscriptions::{SigningKey, Subscribe, Subscription};
 pub use work::{
-    AdminRelease, ChangeReason, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob, HeartbeatJobs, LeaseBeat,
-    ReleaseJob,
+    AdminRelease, AwaitRecalls, ChangeReason, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob,
+    HeartbeatJobs, HeldLease, LeaseBeat, RecallList, ReleaseJob,
 };
 pub use workers::{WorkerJobs, WorkerList};

@@ -91,6 +91,50 @@ impl LeaseBeat {
     }
 }
 
+/// The leases of a worker that waits for recalls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AwaitRecalls {
+    /// The leases that the worker holds now; at most 1,000. It is told of those that it is given meanwhile as well.
+    #[schema(max_items = 1000)]
+    pub leases: Vec<HeldLease>,
+}
+
+/// A lease that a worker holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HeldLease {
+    /// The job's id.
+    #[schema(value_type = JobId)]
+    pub id: String,
+    /// The fence of the claim.
+    pub fence: u64,
+}
+
+/// The attempts of a worker that have to end early.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RecallList {
+    /// The recalls; empty when none came in time.
+    pub items: Vec<manager::Recall>,
+}
+
+impl AwaitRecalls {
+    /// Checks every field, and returns the leases in the types of the domain.
+    ///
+    /// # Errors
+    /// Every field that is wrong.
+    pub fn into_leases(self) -> Result<Vec<(JobId, Fence)>, Invalid> {
+        let mut checks = Checks::default();
+        checks.count("leases", self.leases.len(), MAX_BULK_ITEMS);
+        let mut leases = Vec::with_capacity(self.leases.len().min(MAX_BULK_ITEMS));
+        for (index, lease) in self.leases.iter().take(MAX_BULK_ITEMS).enumerate() {
+            let id: Option<JobId> = checks.name(&format!("leases[{index}].id"), &lease.id);
+            leases.extend(id.map(|id| (id, Fence::new(lease.fence))));
+        }
+        checks.finish(Some(leases))
+    }
+}
+
 /// The completion of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use super::service::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, PieceAnswer, ServiceError};
 use super::{Handler, StopHandle, Worker, WorkerConfig};
-use crate::job::{Kind, Offers, QueueName, Refusal, WorkerId};
+use crate::job::{Fence, JobId, Kind, Offers, QueueName, Refusal, WorkerId};
 use crate::manager::{
-    ClaimOrder, ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerError, OutputPiece,
+    ClaimOrder, ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerError, OutputPiece, Recall,
 };
 
 /// The lease of a job in such a queue. The job may take longer, since the worker sends heartbeats; it waits this long
@@ -97,6 +97,15 @@ impl JobService for Manager {
             },
         };
         Ok(Manager::put_output(self, worker, pieces).await.into_iter().map(answer).collect())
+    }
+
+    async fn recalls(
+        &self,
+        worker: &WorkerId,
+        leases: &[(JobId, Fence)],
+        wait: Duration,
+    ) -> Result<Vec<Recall>, ServiceError> {
+        Manager::recalls(self, worker, leases, wait).await.map_err(service_error)
     }
 
     async fn finish(

@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`service`] (what a worker needs of a service, with `in_process` for a manager in the same
 //! process), [`handler`] (the work itself), [`shell`] (the handler that runs commands), [`stop`], this loop, and its
-//! parts: `slots`, `attempt`, `roster`, `heartbeats`, [`output`], `finishes`, `backoff`.
+//! parts: `slots`, `attempt`, `roster`, `heartbeats`, `recalls`, [`output`], `finishes`, `backoff`.
 //!
 //! A claim waits for jobs while slots are free. While all are taken, the call that hands in how jobs ended claims the
 //! next ones for their slots.
@@ -19,6 +19,7 @@ pub mod handler;
 mod heartbeats;
 pub(crate) mod in_process;
 pub mod output;
+mod recalls;
 mod roster;
 pub mod service;
 pub mod shell;
@@ -26,12 +27,13 @@ mod slots;
 pub mod stop;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use backon::Retryable as _;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 pub use handler::{Attempt, Ending, Handler, HandlerError};
@@ -50,6 +52,8 @@ use crate::manager::{ClaimOrder, ClaimRequest, Finish, Outcome};
 const RECOVERY: Duration = Duration::from_secs(5);
 /// The longest wait of a claim while running jobs use a part of the worker's resources.
 const WAIT_WITH_LESS: Duration = Duration::from_secs(5);
+/// How long the queues of a worker that ends when they are empty have to be so: longer than searches lag.
+const EMPTY_FOR: Duration = Duration::from_secs(2);
 
 /// A worker's settings.
 #[derive(Clone, Debug)]
@@ -104,13 +108,23 @@ pub struct Worker {
     observer: Option<Arc<dyn Observer>>,
     /// Where the output of attempts goes; `None` for the service.
     output: Option<Arc<dyn OutputSink>>,
+    max_jobs: Option<usize>,
+    until_empty: bool,
 }
 
 impl Worker {
     /// Creates a worker that has no handler yet.
     #[must_use]
     pub fn new(service: Arc<dyn JobService>, config: WorkerConfig) -> Self {
-        Self { service, config, handlers: HashMap::new(), observer: None, output: None }
+        Self {
+            service,
+            config,
+            handlers: HashMap::new(),
+            observer: None,
+            output: None,
+            max_jobs: None,
+            until_empty: false,
+        }
     }
 
     /// Adds the handler for one kind of jobs.
@@ -134,6 +148,20 @@ impl Worker {
         self
     }
 
+    /// Makes the worker end once it has run this many jobs, of which it claims no more.
+    #[must_use]
+    pub fn at_most(mut self, jobs: usize) -> Self {
+        self.max_jobs = Some(jobs);
+        self
+    }
+
+    /// Makes the worker end when it runs nothing and no job is to be had for two seconds.
+    #[must_use]
+    pub fn until_empty(mut self) -> Self {
+        self.until_empty = true;
+        self
+    }
+
     /// Claims and runs jobs until a stop is requested, and then waits until every running attempt has ended or was
     /// released.
     ///
@@ -142,21 +170,29 @@ impl Worker {
     pub async fn run(self, stop: StopHandle) -> Result<(), ServiceError> {
         let (service, config) = (self.service.clone(), self.config.clone());
         let roster = Arc::new(Roster::default());
+        let max_jobs = self.max_jobs;
         let heartbeats = heartbeats::run(service.clone(), config.worker_id.clone(), roster.clone(), config.lease);
         let _heartbeats = AbortOnDropHandle::new(tokio::spawn(heartbeats));
         let to_service = || Arc::new(ServiceOutput::start(service.clone(), config.worker_id.clone())) as Arc<_>;
         let output = self.output.clone().unwrap_or_else(to_service);
+        let recalls = recalls::run(service.clone(), config.worker_id.clone(), roster.clone());
+        let _recalls = AbortOnDropHandle::new(tokio::spawn(recalls));
         let running = Arc::new_cyclic(|running: &Weak<RunningWorker>| RunningWorker {
             worker: self,
             roster,
             output,
             finishes: Finishes::start(service, config.worker_id, running.clone(), stop.listen()),
-            pool: SlotPool::new(config.slots, config.resources),
+            pool: SlotPool::new(config.slots, config.resources, max_jobs),
+            begun: AtomicUsize::new(0),
+            is_spent: CancellationToken::new(),
             found_too_few: AtomicBool::new(false),
             attempts: TaskTracker::new(),
             stop: stop.listen(),
         });
         let claimed = running.clone().claim_until_stopped().await;
+        if claimed.is_ok() {
+            running.end_begun().await;
+        }
         // A worker that is refused stops as well, and claims nothing with its last ends.
         stop.request(Stop::Drain);
         running.drain(stop).await;
@@ -171,6 +207,10 @@ struct RunningWorker {
     output: Arc<dyn OutputSink>,
     finishes: Finishes,
     pool: SlotPool,
+    /// How many jobs were begun.
+    begun: AtomicUsize,
+    /// Cancelled once as many were begun as may be.
+    is_spent: CancellationToken,
     /// Whether the last claim took fewer jobs than it offered slots.
     found_too_few: AtomicBool,
     attempts: TaskTracker,
@@ -184,13 +224,23 @@ impl RunningWorker {
             let slots = tokio::select! {
                 biased;
                 () = stop.reached(Stop::Drain) => return Ok(()),
+                () = self.is_spent.cancelled() => return Ok(()),
                 slots = self.pool.take() => slots,
             };
             let resources = &self.worker.config.resources;
             // A claim's resources are fixed while it waits, so it waits only briefly while more may become free.
-            let longest = if slots.resources() == resources { Duration::MAX } else { WAIT_WITH_LESS };
+            let mut longest = if slots.resources() == resources { Duration::MAX } else { WAIT_WITH_LESS };
+            let until_empty = self.worker.until_empty;
+            if until_empty {
+                longest = longest.min(EMPTY_FOR);
+            }
+            let was_idle = self.attempts.is_empty();
             let request = self.claim_request(&slots, self.worker.config.wait.min(longest));
-            self.clone().claim_and_start(NextClaim { request, slots }).await?;
+            let found = self.clone().claim_and_start(NextClaim { request, slots }).await?;
+            // A job that ran when the claim was made may have submitted others since.
+            if until_empty && was_idle && found == 0 {
+                return Ok(());
+            }
         }
     }
 
@@ -210,17 +260,18 @@ impl RunningWorker {
         }
     }
 
-    /// Claims jobs for free slots and starts them. When the worker stops meanwhile, the jobs of the unheard answer are
-    /// released.
-    async fn claim_and_start(self: Arc<Self>, NextClaim { request, slots }: NextClaim) -> Result<(), ServiceError> {
+    /// Claims jobs for free slots, starts them and returns their number. When the worker stops meanwhile, the jobs of
+    /// the unheard answer are released.
+    async fn claim_and_start(self: Arc<Self>, NextClaim { request, slots }: NextClaim) -> Result<usize, ServiceError> {
         let mut stop = self.stop.clone();
         let jobs = tokio::select! {
             biased;
             () = stop.reached(Stop::Drain) => self.recover_claim(&request).await,
             jobs = self.claim(&request) => jobs?,
         };
+        let found = jobs.len();
         self.start_all(jobs, slots);
-        Ok(())
+        Ok(found)
     }
 
     /// Starts jobs in the slots that were offered for them, and returns the other slots. A worker that stops releases
@@ -235,7 +286,11 @@ impl RunningWorker {
                 // The attempt is entered before its task starts, so that a stop in between finds it.
                 let output = self.output.begin(&job);
                 let entered = self.roster.enter(&job, &self.worker.config.worker_id, output);
-                self.attempts.spawn(self.clone().attempt(job, entered, slot));
+                self.attempts.spawn(self.clone().attempt(job, entered, slot.begin()));
+                let begun = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
+                if self.worker.max_jobs.is_some_and(|most| begun >= most) {
+                    self.is_spent.cancel();
+                }
             }
         }
         slots
@@ -309,6 +364,17 @@ impl RunningWorker {
         self.roster.leave(&job);
         if let Some(observer) = &worker.observer {
             observer.ended(&job, &AttemptEnd { outcome, answer, took });
+        }
+    }
+
+    /// Waits until the running attempts have ended or a stop is requested.
+    async fn end_begun(&self) {
+        self.attempts.close();
+        let mut stop = self.stop.clone();
+        tokio::select! {
+            biased;
+            () = stop.reached(Stop::Drain) => {}
+            () = self.attempts.wait() => {}
         }
     }
 

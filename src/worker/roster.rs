@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::handler::{Attempt, Ending};
 use super::output::AttemptSink;
@@ -46,7 +46,11 @@ struct Entry {
 /// The running attempts, by job and fence: a job that was lost and claimed again may run twice for a moment, while the
 /// former attempt ends.
 #[derive(Default)]
-pub(super) struct Roster(Mutex<HashMap<(JobId, Fence), Entry>>);
+pub(super) struct Roster {
+    entries: Mutex<HashMap<(JobId, Fence), Entry>>,
+    /// The notification that an attempt was added.
+    entered: Notify,
+}
 
 impl Roster {
     /// Adds a job that was just claimed, and returns its attempt and the handle to end it.
@@ -61,32 +65,51 @@ impl Roster {
         let ending = EndingHandle(sender);
         let progress = Arc::new(Mutex::new(None));
         let entry = Entry { ending: ending.clone(), progress: progress.clone() };
-        self.0.lock().insert((job.id.clone(), job.fence), entry);
+        self.entries.lock().insert((job.id.clone(), job.fence), entry);
+        self.entered.notify_waiters();
         (Attempt::new(job.clone(), worker_id.clone(), receiver, progress, output), ending)
     }
 
     /// Removes an attempt whose end the service has recorded.
     pub(super) fn leave(&self, job: &ClaimedJob) {
-        self.0.lock().remove(&(job.id.clone(), job.fence));
+        self.entries.lock().remove(&(job.id.clone(), job.fence));
     }
 
     /// Requests one attempt to end early, if it still runs.
     pub(super) fn end(&self, id: &JobId, fence: Fence, ending: Ending) {
-        if let Some(entry) = self.0.lock().get(&(id.clone(), fence)) {
+        if let Some(entry) = self.entries.lock().get(&(id.clone(), fence)) {
             entry.ending.end(ending);
         }
     }
 
     /// Requests all attempts to end early.
     pub(super) fn end_all(&self, ending: Ending) {
-        for entry in self.0.lock().values() {
+        for entry in self.entries.lock().values() {
             entry.ending.end(ending);
+        }
+    }
+
+    /// Waits until there are attempts that were not requested to end, and returns some of these, at most `most`.
+    pub(super) async fn wait_for_running(&self, most: usize) -> Vec<(JobId, Fence)> {
+        loop {
+            let mut entered = std::pin::pin!(self.entered.notified());
+            // Listening before looking, so that no attempt between the two is missed.
+            entered.as_mut().enable();
+            let running: Vec<(JobId, Fence)> = {
+                let entries = self.entries.lock();
+                let running = entries.iter().filter(|(_, entry)| entry.ending.said().is_none());
+                running.map(|(lease, _)| lease.clone()).take(most).collect()
+            };
+            if !running.is_empty() {
+                return running;
+            }
+            entered.await;
         }
     }
 
     /// Returns a heartbeat for each attempt.
     pub(super) fn heartbeats(&self) -> Vec<Heartbeat> {
-        let entries = self.0.lock();
+        let entries = self.entries.lock();
         let beat = |((id, fence), entry): (&(JobId, Fence), &Entry)| Heartbeat {
             id: id.clone(),
             fence: *fence,

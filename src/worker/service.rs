@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::job::{Fence, JobId, JobState, Json, Kind, QueueName, WorkerId};
-use crate::manager::{ClaimRequest, Finish, Heartbeat, OutputPiece};
+use crate::manager::{ClaimRequest, Finish, Heartbeat, OutputPiece, Recall};
 
 /// A job whose lease this worker holds.
 #[derive(Clone, Debug)]
@@ -111,6 +111,20 @@ pub trait JobService: Send + Sync + 'static {
     /// them.
     async fn put_output(&self, _worker: &WorkerId, pieces: &[OutputPiece]) -> Result<Vec<PieceAnswer>, ServiceError> {
         Ok(vec![PieceAnswer::Refused; pieces.len()])
+    }
+
+    /// Waits until attempts of the worker have to end early, for `wait` at most, and returns these. `leases` are those
+    /// that the worker holds, at most 1,000; the answer may name leases that it was given since.
+    ///
+    /// A service that does not offer this refuses, as it does by default: the worker then hears of the same by its
+    /// heartbeats.
+    async fn recalls(
+        &self,
+        _worker: &WorkerId,
+        _leases: &[(JobId, Fence)],
+        _wait: Duration,
+    ) -> Result<Vec<Recall>, ServiceError> {
+        Err(ServiceError::Refused("this service has no recalls".to_owned()))
     }
 
     /// Ends attempts and, in the same call, claims the next jobs, unless none of the finishes is accepted. A repeated

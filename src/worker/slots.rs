@@ -16,23 +16,32 @@ type Resources = BTreeMap<String, u64>;
 /// The slots and resources that no running job uses and no claim offers.
 pub(super) struct SlotPool {
     slots: Arc<Semaphore>,
+    /// As many as the worker may still begin jobs and no claim offers slots for.
+    budget: Arc<Semaphore>,
     resources: Arc<Mutex<Resources>>,
 }
 
 impl SlotPool {
-    pub(super) fn new(slots: usize, resources: Resources) -> Self {
-        Self { slots: Arc::new(Semaphore::new(slots)), resources: Arc::new(Mutex::new(resources)) }
+    /// Creates a pool of which at most `max_jobs` slots are used for a job, one after the other.
+    pub(super) fn new(slots: usize, resources: Resources, max_jobs: Option<usize>) -> Self {
+        let budget = max_jobs.unwrap_or(Semaphore::MAX_PERMITS).min(Semaphore::MAX_PERMITS);
+        let (slots, budget) = (Arc::new(Semaphore::new(slots)), Arc::new(Semaphore::new(budget)));
+        Self { slots, budget, resources: Arc::new(Mutex::new(resources)) }
     }
 
-    /// Waits for one free slot, and takes all others that are free then, with all free resources.
+    /// Waits for one free slot, and takes all others that are free then, with all free resources. It waits for ever
+    /// once the worker has begun as many jobs as it may.
     pub(super) async fn take(&self) -> Slots {
         let Ok(mut slots) = self.slots.clone().acquire_owned().await else { return std::future::pending().await };
+        let Ok(mut budget) = self.budget.clone().acquire_owned().await else { return std::future::pending().await };
         while slots.num_permits() < MAX_CLAIM
             && let Ok(more) = self.slots.clone().try_acquire_owned()
+            && let Ok(more_budget) = self.budget.clone().try_acquire_owned()
         {
             slots.merge(more);
+            budget.merge(more_budget);
         }
-        let mut taken = Slots { resources: Share::none_of(&self.resources), slots };
+        let mut taken = Slots { resources: Share::none_of(&self.resources), slots, budget };
         taken.add_free_resources();
         taken
     }
@@ -43,6 +52,8 @@ pub(super) struct Slots {
     // Dropped before the slots, so that whoever takes a slot finds the resources that its job has used.
     resources: Share,
     slots: OwnedSemaphorePermit,
+    /// One for each slot that can be given a job.
+    budget: OwnedSemaphorePermit,
 }
 
 impl Slots {
@@ -53,6 +64,18 @@ impl Slots {
         for more in ended.take(MAX_CLAIM - 1) {
             joined.slots.merge(more.slots);
             joined.resources.merge(more.resources);
+            joined.budget.merge(more.budget);
+        }
+        let budget = joined.budget.semaphore().clone();
+        while joined.budget.num_permits() < joined.count()
+            && let Ok(more) = budget.clone().try_acquire_owned()
+        {
+            joined.budget.merge(more);
+        }
+        // Slots for which the worker may begin no more jobs are free.
+        drop(joined.slots.split(joined.count() - joined.budget.num_permits()));
+        if joined.count() == 0 {
+            return None;
         }
         joined.add_free_resources();
         Some(joined)
@@ -70,8 +93,16 @@ impl Slots {
 
     /// Takes out one slot with the resources that are needed; `None` when no slot is left.
     pub(super) fn take(&mut self, needed: &BTreeMap<String, u64>) -> Option<Self> {
-        let slots = self.slots.split(1)?;
-        Some(Self { resources: self.resources.split(needed), slots })
+        let (slots, budget) = (self.slots.split(1)?, self.budget.split(1)?);
+        Some(Self { resources: self.resources.split(needed), slots, budget })
+    }
+
+    /// Takes note of that these slots are given jobs, which count against what the worker may begin.
+    pub(super) fn begin(mut self) -> Self {
+        if let Some(budget) = self.budget.split(self.budget.num_permits()) {
+            budget.forget();
+        }
+        self
     }
 
     fn add_free_resources(&mut self) {
@@ -133,7 +164,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_one_claim_offers_no_other_does() {
-        let pool = SlotPool::new(3, memory(10));
+        let pool = SlotPool::new(3, memory(10), None);
         let mut first = pool.take().await;
         assert_eq!((first.count(), first.resources()), (3, &memory(10)));
         let (large, small) = (first.take(&needing(6)).expect("a slot"), first.take(&needing(1)).expect("one"));
@@ -150,8 +181,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn no_more_jobs_begin_than_may() {
+        let pool = SlotPool::new(2, Resources::new(), Some(3));
+        let mut first = pool.take().await;
+        let begun = [(); 2].map(|()| first.take(&needing(0)).expect("a slot").begin());
+        assert_eq!(begun.each_ref().map(Slots::count), [1, 1]);
+        let mut next = Slots::of_ended(&mut begun.into_iter()).expect("a slot");
+        assert_eq!(next.count(), 1, "for the third job");
+        let third = next.take(&needing(0)).expect("a slot");
+        drop(next);
+        // It was not given a job after all.
+        drop(third);
+        let mut again = pool.take().await;
+        assert_eq!(again.count(), 1);
+        let last = again.take(&needing(0)).expect("a slot").begin();
+        assert!(Slots::of_ended(&mut std::iter::once(last)).is_none());
+    }
+
+    #[tokio::test]
     async fn no_claim_offers_more_slots_than_it_may_take_jobs() {
-        let pool = SlotPool::new(MAX_CLAIM + 5, Resources::new());
+        let pool = SlotPool::new(MAX_CLAIM + 5, Resources::new(), None);
         let mut first = pool.take().await;
         let rest = pool.take().await;
         assert_eq!((first.count(), rest.count()), (MAX_CLAIM, 5));

@@ -4,7 +4,8 @@
 //! [`bulk`] changes many at once, by the loop of [`in_pages`]; [`next`] ends an attempt and claims the next job;
 //! [`return_keyed`] brings jobs with keys back from their ends. All of them go through [`write`], which also does what
 //! follows from an acknowledged write. [`named_claims`] are those that can be made again, [`known_versions`] spares the
-//! loop a read, and [`pending_notices`] tells the notifier which jobs to read.
+//! loop a read, [`pending_notices`] tells the notifier which jobs to read,
+//! and [`recalls`] tells workers which attempts have to end.
 
 pub(super) mod bulk;
 pub(super) mod claim;
@@ -14,6 +15,7 @@ mod known_versions;
 mod named_claims;
 mod next;
 mod pending_notices;
+pub(crate) mod recalls;
 mod return_keyed;
 mod submit;
 mod submit_keyed;
@@ -30,11 +32,13 @@ use crate::job::EventName;
 use known_versions::KnownVersions;
 use named_claims::NamedClaims;
 use pending_notices::PendingNotices;
+use recalls::RecallCalls;
 
 /// The state of the manager's writes.
 pub(super) struct Work {
     pub(super) known: KnownVersions,
     pub(super) pending_notices: PendingNotices,
+    recalls: RecallCalls,
     /// The events that have a subscription for any job.
     pub(super) subscribed: RwLock<BTreeSet<EventName>>,
     named_claims: Mutex<NamedClaims>,
@@ -50,6 +54,7 @@ impl Work {
         Self {
             known: KnownVersions::new(shared_store),
             pending_notices: PendingNotices::default(),
+            recalls: RecallCalls::default(),
             subscribed: RwLock::default(),
             named_claims: Mutex::default(),
             caught_up: OnceCell::new(),

@@ -108,7 +108,7 @@ impl Manager {
     /// 2. The events are published before any caller is woken or offered the job: a caller that waited for a job's end
     ///    finds it in the feed, and a job's submission is published before its claim.
     /// 3. The writes are counted.
-    /// 4. The notifier and the calls that wait for a job's end are woken.
+    /// 4. The notifier, the calls that wait for a job's end and those of workers whose attempts have to end are woken.
     /// 5. The slots of jobs that have ended are free, for the claims that come next.
     /// 6. The dispatch, with the lines of jobs that have ended, here or at the manager that is told of the job, comes
     ///    last, since it causes the next write of the same job, whose effects must not overtake the effects of this
@@ -131,6 +131,7 @@ impl Manager {
                 self.shared.end_watchers.wake(&job.id);
             }
         }
+        self.note_recalls(writes);
         for Acknowledged { before, after } in writes {
             if let Some(before) = before {
                 self.note_slots(before, after.as_ref().map(|after| &*after.job));

@@ -9,8 +9,8 @@
 //! - Standard input is empty.
 //! - The worker's own settings, its token above all, are not in the command's environment.
 //!
-//! When the worker itself is killed with SIGKILL, nothing ends its commands. Each carries the worker's [`Scope`] in its
-//! environment; the process that takes the worker's place calls [`Scope::end_leftovers`] first.
+//! When the worker itself is killed with SIGKILL, it does not end its commands. Each carries the worker's [`Scope`] in
+//! its environment; whoever notices the death, or takes the worker's place, calls [`Scope::end_leftovers`].
 
 mod payload;
 mod process;

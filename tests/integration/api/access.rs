@@ -24,7 +24,7 @@ async fn guarded() -> Server {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 69] = [
+const CALLS: [(&str, Option<Role>); 70] = [
     ("DELETE /v1/limits/{scope}/{name}", Some(Role::Admin)),
     ("DELETE /v1/schedules/{id}", Some(Role::Submit)),
     ("DELETE /v1/subscriptions/{id}", Some(Role::Admin)),
@@ -92,6 +92,7 @@ const CALLS: [(&str, Option<Role>); 69] = [
     ("POST /v1/subscriptions", Some(Role::Admin)),
     ("POST /v1/subscriptions/{id}/enable", Some(Role::Admin)),
     ("POST /v1/subscriptions/{id}/secret", Some(Role::Admin)),
+    ("POST /v1/workers/{worker_id}/recalls", Some(Role::Work)),
     ("PUT /v1/limits/{scope}/{name}", Some(Role::Admin)),
     ("PUT /v1/schedules/{id}", Some(Role::Submit)),
 ];

@@ -111,6 +111,7 @@ fn it_lists_exactly_the_calls_there_are() {
         "POST /v1/subscriptions",
         "POST /v1/subscriptions/{id}/enable",
         "POST /v1/subscriptions/{id}/secret",
+        "POST /v1/workers/{worker_id}/recalls",
         "PUT /v1/limits/{scope}/{name}",
         "PUT /v1/schedules/{id}",
     ];

@@ -106,7 +106,7 @@ fn now() -> Timestamp {
 #[tokio::test]
 async fn only_who_has_the_secret_can_tell_a_manager_of_jobs() {
     let server = Server::start_with(Setup { peer_secret: Some(secret()), ..Setup::default() }).await;
-    let body = serde_json::to_string(&Hints { available: Vec::new() }).expect("JSON");
+    let body = serde_json::to_string(&Hints { available: Vec::new(), recalls: Vec::new() }).expect("JSON");
     let an_hour_ago = Timestamp::from_millis(now().as_millis() - 3_600_000);
     let mut token = HeaderMap::new();
     token.insert("authorization", "Bearer lh_00".parse().expect("a header"));

@@ -19,7 +19,7 @@ const SECRET: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 const JOBS: usize = 50;
 
 /// Three members in a directory.
-struct Trio {
+pub(super) struct Trio {
     place: tempfile::TempDir,
     ports: [u16; 3],
     /// The processes; `None` for one that has ended.
@@ -27,7 +27,7 @@ struct Trio {
 }
 
 impl Trio {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let place = tempfile::tempdir().expect("a directory");
         let mut trio = Self { place, ports: [(); 3].map(|()| ports::free()), members: [None, None, None] };
         (0..3).for_each(|index| trio.start_member(index));
@@ -48,11 +48,11 @@ impl Trio {
         self.members[index] = Some(Started::of(command.stdout(Stdio::null()).stderr(log)));
     }
 
-    fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         self.place.path()
     }
 
-    fn url(&self, index: usize) -> String {
+    pub(super) fn url(&self, index: usize) -> String {
         format!("http://127.0.0.1:{}", self.ports[index])
     }
 
@@ -61,7 +61,7 @@ impl Trio {
     }
 
     /// Waits until a member leads that all of these know, and returns its place.
-    async fn leader(&self, of: &[usize]) -> usize {
+    pub(super) async fn leader(&self, of: &[usize]) -> usize {
         let deadline = Instant::now() + DEADLINE;
         loop {
             let mut leaders = Vec::new();
@@ -91,7 +91,7 @@ impl Trio {
     }
 }
 
-fn others(index: usize) -> Vec<usize> {
+pub(super) fn others(index: usize) -> Vec<usize> {
     (0..3).filter(|other| *other != index).collect()
 }
 

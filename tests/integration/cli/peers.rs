@@ -9,7 +9,7 @@ use crate::program::{DEADLINE, Engine, Server};
 use crate::servers;
 
 const SECRET: [&str; 2] = ["--cluster-secret", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="];
-const ADVERTISED: [&str; 4] = ["--advertise", "http://127.0.0.1:0", SECRET[0], SECRET[1]];
+pub(super) const ADVERTISED: [&str; 4] = ["--advertise", "http://127.0.0.1:0", SECRET[0], SECRET[1]];
 
 async fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
     let call = reqwest::Client::new().post(format!("{}{path}", server.url())).json(body);
@@ -31,7 +31,7 @@ async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
     }
 }
 
-async fn pair(engine: &Engine, place: &Path, options: [&[&str]; 2]) -> [Server; 2] {
+pub(super) async fn pair(engine: &Engine, place: &Path, options: [&[&str]; 2]) -> [Server; 2] {
     let start = async |number: usize| {
         let log = place.join(format!("{number}.log"));
         Server::start_as("serve", options[number], engine.clone(), &log).await

@@ -1,21 +1,40 @@
 //! `leasehold worker`: runs shell jobs of a server.
+//!
+//! Beside the worker itself: `post` (what former workers left, and the scope of this one's commands), `warden` (the
+//! process that ends the commands when the worker is killed), `telling` (the log of jobs), `readiness` (what a
+//! supervisor is told), `restart` (on SIGHUP, or for the memory's sake).
+
+mod post;
+mod readiness;
+mod restart;
+mod telling;
+pub(super) mod warden;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::failure::Failure;
-use super::log::{self, LogFormat};
-use super::server::ServerArgs;
-use super::settings::{Settings, WorkerSettings};
-use super::signals::Signals;
-use super::{duration::DurationSetting, jobs};
-use crate::job::{Offers, QueueName, WorkerId};
+use crate::cli::failure::Failure;
+use crate::cli::log::{self, LogFormat};
+use crate::cli::server::ServerArgs;
+use crate::cli::settings::{Settings, WorkerSettings};
+use crate::cli::signals::Signals;
+use crate::cli::size::SizeSetting;
+use crate::cli::{duration::DurationSetting, jobs};
+use post::Post;
+use readiness::Readiness;
+use restart::Restart;
+use telling::Telling;
+use warden::Warden;
+
+use crate::job::{Kind, Offers, QueueName, WorkerId};
 use crate::manager::{ClaimOrder, QueueOrder};
 use crate::wire::ClaimJobs;
-use crate::worker::shell::{self, Scope, ShellHandler};
+use crate::worker::shell::{self, ShellHandler};
 use crate::worker::{Stop, Worker, WorkerConfig};
 
 /// How long one claim waits for a job.
@@ -31,8 +50,10 @@ const ABOUT_KILL: &str = "\
 After the first SIGTERM or Ctrl-C the worker claims no new job and lets the running ones go on for --drain-timeout; \
 then it ends them and releases them, which uses up no attempt. After the second it does so at once.
 
-A worker that is killed with SIGKILL cannot end its commands: they run on while their leases expire. Run it where they \
-are killed with it, in a container or as a systemd service.
+On SIGHUP it does the same and then starts itself again with the same arguments, as after an upgrade of the program.
+
+When the worker is killed with SIGKILL, a small process beside it (`leasehold warden`) ends its commands. What is left all \
+the same is ended by the next worker of this user on this machine, before it claims a job (Linux).
 
 Whoever may submit to its queues runs commands here with the rights of the worker's user. A command does not get the \
 worker's settings (LEASEHOLD_…) and cannot read them in /proc unless it runs as root, but it can read every file that \
@@ -43,6 +64,7 @@ Examples:
   leasehold worker --queue urgent,reports --queue-order strict
   leasehold worker --queue reports,mail --queue-order weighted --queue-weight reports=3
   leasehold worker --resource memory_mib=4096 --resource gpus=1
+  leasehold worker --exit-when-empty --max-jobs 100
   leasehold worker --label hw=fpga --label build=43
   leasehold worker --server https://jobs.example --token lh_… --queue a
   leasehold worker --server http://jobs-1.example:7400,http://jobs-2.example:7400";
@@ -55,6 +77,22 @@ pub(super) struct WorkerArgs {
     server: ServerArgs,
     #[command(flatten)]
     worker: WorkerSettings,
+    /// Run jobs of these kinds, as shell jobs (repeatable); jobs of other kinds in the same queues fail [default: shell]
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    kinds: Vec<Kind>,
+    /// End once this many jobs were run
+    #[arg(long, value_name = "N")]
+    max_jobs: Option<NonZeroUsize>,
+    /// End when no job is running and none was to be had for two seconds
+    #[arg(long)]
+    exit_when_empty: bool,
+    /// Start again, as on SIGHUP, when the worker itself takes more memory than this after a job, such as 512MiB (Linux);
+    /// the memory of its commands does not count
+    #[arg(long, value_name = "SIZE")]
+    max_memory: Option<SizeSetting>,
+    /// Write this file once the server is ready for the worker; it is removed at the end
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
     /// The format of the log [default: text]
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
@@ -68,15 +106,44 @@ pub(super) async fn run(args: WorkerArgs, settings: Settings) -> Result<(), Fail
     }
     let client = args.server.connect(&settings.client)?;
     let config = config(args.worker, settings.worker)?;
-    let signals = Signals::listen(|stop| match stop {
-        Stop::Now => tracing::warn!("ending the running jobs and giving them back"),
-        Stop::Drain | Stop::No => tracing::info!("stopping once the running jobs have ended; again to end them"),
+    let signals = Signals::listen(|stop| {
+        readiness::stopping();
+        match stop {
+            Stop::Now => tracing::warn!("ending the running jobs and giving them back"),
+            Stop::Drain | Stop::No => tracing::info!("stopping once the running jobs have ended; again to end them"),
+        }
     })?;
+    let restart = Restart::prepare(signals.stop())?;
+    restart.on_hangup()?;
+    let post = Post::take(&config.worker_id).await?;
+    let warden = Warden::start(restart.program(), post.scope());
     tracing::info!(worker_id = %config.worker_id, queues = ?config.queues, slots = config.slots, "working");
-    let scope = Scope::new(&format!("worker {}", config.worker_id));
-    let handler = ShellHandler::new(scope, config.grace - REAP);
-    let worker = Worker::new(Arc::new(client), config).handle(shell::kind(), handler.shared());
-    worker.run(signals.stop()).await.map_err(|error| Failure::Failed(format!("the server refuses: {error}")))
+    let telling = Telling::start();
+    if let Some(SizeSetting(bytes)) = args.max_memory {
+        restart.above(bytes, telling.clone());
+    }
+    let handler = ShellHandler::new(post.scope().clone(), config.grace - REAP).shared();
+    let mut worker = Worker::new(Arc::new(client.clone()), config).observe(telling.clone());
+    let kinds = if args.kinds.is_empty() { vec![shell::kind()] } else { args.kinds };
+    for kind in kinds {
+        worker = worker.handle(kind, handler.clone());
+    }
+    if let Some(jobs) = args.max_jobs {
+        worker = worker.at_most(jobs.get());
+    }
+    if args.exit_when_empty {
+        worker = worker.until_empty();
+    }
+    let readiness = Readiness::tell(client, args.ready_file);
+    let worked = worker.run(signals.stop()).await;
+    telling.sum_up();
+    // The next worker is to find nothing of this one, also in the same process.
+    drop((readiness, warden, post));
+    match worked {
+        Err(error) => Err(Failure::Failed(format!("the server refuses: {error}"))),
+        Ok(()) if restart.is_wanted() && signals.status().is_none() => Err(restart.exec()),
+        Ok(()) => Ok(()),
+    }
 }
 
 fn config(args: WorkerSettings, file: WorkerSettings) -> Result<WorkerConfig, Failure> {

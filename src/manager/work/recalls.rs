@@ -1,0 +1,202 @@
+//! Recalls: the word to a worker that an attempt of its has to end early, since its cancellation is requested or its
+//! lease is lost.
+//!
+//! A worker waits for recalls with one call, however many jobs it runs. Each acknowledged write that takes a lease away
+//! or requests a cancellation wakes the call of the worker that holds the lease; where that waits at another manager of
+//! the store, all others are told by a hint. A call begins with a look at the worker's leases, so that nothing is
+//! missed between two calls, whichever managers they are made at. A recall is only a hint to the worker: the heartbeats
+//! say the same, later, and the fence decides.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use utoipa::ToSchema;
+
+use crate::job::{Fence, Job, JobId, State, WorkerId};
+use crate::manager::Manager;
+use crate::manager::request::ManagerError;
+use crate::manager::work::write::Acknowledged;
+
+/// The most recalls that one call is answered with. The look at the beginning of the next call finds the others.
+const MAX_RECALLS: usize = 1_000;
+
+/// The word to a worker that an attempt has to end early.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Recall {
+    /// The worker that runs the attempt.
+    pub worker_id: WorkerId,
+    /// The job's id.
+    pub id: JobId,
+    /// The fence of the attempt's claim.
+    #[schema(value_type = u64)]
+    pub fence: Fence,
+    /// Why the attempt has to end.
+    pub reason: RecallReason,
+}
+
+/// Why an attempt has to end early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RecallReason {
+    /// The job's cancellation is requested.
+    CancelRequested,
+    /// The worker does not hold the lease any more.
+    LeaseLost,
+}
+
+impl Recall {
+    /// Returns the recall that follows from a write of a job, if one does. A worker needs none for what it did itself.
+    fn of_write(before: &Job, after: Option<&Job>) -> Option<Self> {
+        let State::Running(was) = &before.state else { return None };
+        let worker_id = &was.lease.worker_id;
+        let is_own = |job: &Job| {
+            let last = job.history.entries().last();
+            job.fence == before.fence && last.is_some_and(|last| last.actor.as_str() == worker_id.as_str())
+        };
+        let reason = match after {
+            Some(job) if reason_of(job, worker_id, before.fence) != Some(RecallReason::LeaseLost) => {
+                reason_of(job, worker_id, before.fence).filter(|_| was.cancel_requested_at.is_none())?
+            }
+            Some(job) if is_own(job) => return None,
+            Some(_) | None => RecallReason::LeaseLost,
+        };
+        Some(Self { worker_id: worker_id.clone(), id: before.id.clone(), fence: before.fence, reason })
+    }
+}
+
+/// Returns why the attempt of this worker and fence has to end, as the job stands.
+fn reason_of(job: &Job, worker: &WorkerId, fence: Fence) -> Option<RecallReason> {
+    match &job.state {
+        State::Running(running) if job.fence == fence && running.lease.worker_id == *worker => {
+            running.cancel_requested_at.map(|_| RecallReason::CancelRequested)
+        }
+        _ => Some(RecallReason::LeaseLost),
+    }
+}
+
+/// The calls that wait for recalls, by worker.
+#[derive(Default)]
+pub(super) struct RecallCalls(Mutex<HashMap<WorkerId, Vec<Arc<Waiting>>>>);
+
+#[derive(Default)]
+struct Waiting {
+    recalls: Mutex<Vec<Recall>>,
+    came: Notify,
+}
+
+/// One call that waits. It waits no more when this is dropped.
+struct RecallCall<'a> {
+    calls: &'a RecallCalls,
+    worker: WorkerId,
+    waiting: Arc<Waiting>,
+}
+
+impl RecallCalls {
+    fn enter(&self, worker: &WorkerId) -> RecallCall<'_> {
+        let waiting = Arc::new(Waiting::default());
+        self.0.lock().entry(worker.clone()).or_default().push(Arc::clone(&waiting));
+        RecallCall { calls: self, worker: worker.clone(), waiting }
+    }
+
+    /// Tells the calls of the worker, and returns whether there is one.
+    fn tell(&self, recall: &Recall) -> bool {
+        let calls = self.0.lock();
+        let Some(waiting) = calls.get(&recall.worker_id) else { return false };
+        for waiting in waiting {
+            let mut recalls = waiting.recalls.lock();
+            if recalls.len() < MAX_RECALLS {
+                recalls.push(recall.clone());
+            }
+            waiting.came.notify_one();
+        }
+        true
+    }
+}
+
+impl Drop for RecallCall<'_> {
+    fn drop(&mut self) {
+        let mut calls = self.calls.0.lock();
+        if let Some(waiting) = calls.get_mut(&self.worker) {
+            waiting.retain(|waiting| !Arc::ptr_eq(waiting, &self.waiting));
+            if waiting.is_empty() {
+                calls.remove(&self.worker);
+            }
+        }
+    }
+}
+
+impl Manager {
+    /// Waits until one of the worker's attempts has to end early, for `wait` at most, and returns those that have to.
+    /// `leases` are those that the worker holds now; it is told of ones that it is given meanwhile as well.
+    ///
+    /// # Errors
+    /// [`ManagerError::ShuttingDown`]; the store's error when the leases cannot be read.
+    pub async fn recalls(
+        &self,
+        worker: &WorkerId,
+        leases: &[(JobId, Fence)],
+        wait: Duration,
+    ) -> Result<Vec<Recall>, ManagerError> {
+        let no_claims = &self.shared.work.no_claims;
+        if no_claims.is_cancelled() {
+            return Err(ManagerError::ShuttingDown);
+        }
+        // It is entered before the look, so that nothing is missed between the two.
+        let call = self.shared.work.recalls.enter(worker);
+        let mut found = self.recalled(worker, leases).await?;
+        if found.is_empty() {
+            tokio::select! {
+                () = call.waiting.came.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+                () = no_claims.cancelled() => {}
+            }
+            found = std::mem::take(&mut *call.waiting.recalls.lock());
+        }
+        metrics::counter!("leasehold_recalls_total").increment(found.len() as u64);
+        Ok(found)
+    }
+
+    /// Returns which of these attempts have to end, as a real-time read shows.
+    async fn recalled(&self, worker: &WorkerId, leases: &[(JobId, Fence)]) -> Result<Vec<Recall>, ManagerError> {
+        if leases.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<JobId> = leases.iter().map(|(id, _)| id.clone()).collect();
+        let found = self.shared.store.get(&ids).await?;
+        let mut recalls = Vec::new();
+        for ((id, fence), found) in leases.iter().zip(found) {
+            let reason = match &found {
+                Some(found) => reason_of(&found.job, worker, *fence),
+                None => Some(RecallReason::LeaseLost),
+            };
+            let recall = |reason| Recall { worker_id: worker.clone(), id: id.clone(), fence: *fence, reason };
+            recalls.extend(reason.map(recall));
+        }
+        if !recalls.is_empty() {
+            // Another member that leads by now may have given the leases since.
+            self.shared.store.confirm().await?;
+        }
+        Ok(recalls)
+    }
+
+    /// Tells the workers whose attempts have to end since these writes, here or through their managers.
+    pub(super) fn note_recalls(&self, writes: &[Acknowledged]) {
+        let of_write = |write: &Acknowledged| {
+            Recall::of_write(write.before.as_deref()?, write.after.as_ref().map(|after| &*after.job))
+        };
+        let mut elsewhere: Vec<Recall> = writes.iter().filter_map(of_write).collect();
+        elsewhere.retain(|recall| !self.shared.work.recalls.tell(recall));
+        self.shared.hints.keep_recalls(&elsewhere);
+    }
+
+    /// Takes recalls that another manager tells of, for the workers that wait here.
+    pub fn take_recalls(&self, recalls: &[Recall]) {
+        for recall in recalls {
+            self.shared.work.recalls.tell(recall);
+        }
+    }
+}
