@@ -129,7 +129,8 @@ pub const METRICS: &[Metric] = &[
         "What spoke of a job as it no longer is: search hits older than what is known, and calls under another fence \
          than the job's"),
     metric("leasehold_heartbeats_total", Counter, "Signs of life that came in"),
-    metric("leasehold_recalls_total", Counter, "Attempts of which a worker that waited was told that they have to end early"),
+    metric("leasehold_recalls_total", Counter,
+        "Attempts of which a worker that waited was told that they have to end early"),
     metric("leasehold_leases_lost_total", Counter, "Workers refused because their lease was no longer the job's"),
     labelled("leasehold_attempts_ended_total", Counter, ("state", ENDS),
         "Attempts that ended, by what became of the job"),

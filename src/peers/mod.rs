@@ -50,8 +50,8 @@ pub const MAX_HINTS_BYTES: usize = 2 * MAX_HINTED_BYTES;
 pub struct Hints {
     /// The jobs that have become available.
     pub available: Vec<Hint>,
-    /// The attempts that have to end early, whose workers may wait for the word there. An earlier version of the program
-    /// does not know the field, so it is there only when it says something.
+    /// The attempts that have to end early, whose workers may wait for the word there. An earlier version of the
+    /// program does not know the field, so it is there only when it says something.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub recalls: Vec<Recall>,
 }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::clock::SystemClock;
 use crate::job::{Actor, AdminRelease, JobId, JobSpec, JobState, Json, State, Then};
-use crate::manager::{ClaimOrder, Heartbeat, Manager, ManagerConfig, NewJob};
+use crate::manager::{ClaimOrder, Heartbeat, Manager, ManagerConfig, NewJob, Recall, RecallReason};
 use crate::store::Versioned;
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
@@ -192,6 +192,52 @@ async fn a_cancelled_job_is_ended() {
     bed.manager.cancel(&Actor::system("test"), &job, None).await.expect("asked");
     assert_eq!(running.ending().await, Ending::Cancelled);
     assert_eq!(bed.ended(&job).await.state.name(), JobState::Cancelled);
+}
+
+/// A worker whose next heartbeat comes long after any test.
+fn patient() -> WorkerConfig {
+    WorkerConfig { lease: Duration::from_secs(24 * 3600), ..config() }
+}
+
+#[tokio::test]
+async fn an_attempt_that_has_to_end_does_not_wait_for_a_heartbeat() {
+    let bed = Bed::start();
+    let mut running = Running::start(Arc::new(bed.manager.clone()), patient());
+    let first = bed.submit("until ended", None).await;
+    assert_eq!(running.begun().await, first);
+    // It is claimed while the worker waits for recalls of the first.
+    let second = bed.submit("until ended", None).await;
+    assert_eq!(running.begun().await, second);
+    bed.manager.cancel(&Actor::system("test"), &second, None).await.expect("asked for");
+    assert_eq!(running.ending().await, Ending::Cancelled);
+    bed.manager.cancel(&Actor::system("test"), &first, None).await.expect("asked for");
+    assert_eq!(running.ending().await, Ending::Cancelled);
+    for id in [&first, &second] {
+        assert_eq!(bed.ended(id).await.state.name(), JobState::Cancelled);
+    }
+    running.stop.request(Stop::Now);
+    running.stopped().await.expect("a clean end");
+}
+
+#[tokio::test]
+async fn what_was_cancelled_between_two_calls_is_found_at_the_next() {
+    let bed = Bed::start();
+    let mut running = Running::start(Arc::new(bed.manager.clone()), patient());
+    let id = bed.submit("until ended", None).await;
+    running.begun().await;
+    let fence = bed.job(&id).await.fence;
+    bed.manager.cancel(&Actor::system("test"), &id, None).await.expect("asked for");
+    let held = [(id.clone(), fence)];
+    let recalls = bed.manager.recalls(&name("w"), &held, DEADLINE).await.expect("answered");
+    let recall = |reason| Recall { worker_id: name("w"), id: id.clone(), fence, reason };
+    assert!(
+        recalls == [recall(RecallReason::CancelRequested)] || recalls == [recall(RecallReason::LeaseLost)],
+        "{recalls:?}"
+    );
+    let stranger = bed.manager.recalls(&name("other"), &held, DEADLINE).await.expect("answered");
+    assert_eq!(stranger[0].reason, RecallReason::LeaseLost, "another worker holds none of it");
+    running.stop.request(Stop::Now);
+    running.stopped().await.expect("a clean end");
 }
 
 #[tokio::test]

@@ -52,8 +52,8 @@ then it ends them and releases them, which uses up no attempt. After the second 
 
 On SIGHUP it does the same and then starts itself again with the same arguments, as after an upgrade of the program.
 
-When the worker is killed with SIGKILL, a small process beside it (`leasehold warden`) ends its commands. What is left all \
-the same is ended by the next worker of this user on this machine, before it claims a job (Linux).
+When the worker is killed with SIGKILL, a small process beside it (`leasehold warden`) ends its commands. What is left \
+all the same is ended by the next worker of this user on this machine, before it claims a job (Linux).
 
 Whoever may submit to its queues runs commands here with the rights of the worker's user. A command does not get the \
 worker's settings (LEASEHOLD_…) and cannot read them in /proc unless it runs as root, but it can read every file that \

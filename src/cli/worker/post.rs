@@ -103,7 +103,8 @@ async fn end_leftovers(directory: &Path) -> Result<(), Failure> {
         let leftovers = scope.end_leftovers(PATIENCE).await;
         if !leftovers.alive.is_empty() {
             return Err(Failure::Failed(format!(
-                "the processes {:?} of a former worker are still there and cannot be killed; end them, then start again",
+                "the processes {:?} of a former worker are still there and cannot be killed; end them, then start \
+                 again",
                 leftovers.alive
             )));
         }
