@@ -125,6 +125,30 @@ fn not_utf_8(file: &Path, error: &std::string::FromUtf8Error) -> String {
 
 /// Parses every line, and checks each as the server would. With one bad line there is no job at all.
 pub(super) fn parse(name: &str, text: &str) -> Result<Vec<JobLine>, Failure> {
+    parse_with(name, text, parse_line)
+}
+
+/// Parses lines that are jobs, or commands for `sh -c` where they do not begin with a brace.
+pub(super) fn parse_with_commands(name: &str, text: &str) -> Result<Vec<JobLine>, Failure> {
+    parse_with(name, text, |line| match line.starts_with('{') {
+        true => parse_line(line),
+        false => shell_job(line).map_err(|what| (1, what)),
+    })
+}
+
+/// Returns the job of a command for `sh -c`.
+pub(super) fn shell_job(command: &str) -> Result<SubmitJob, String> {
+    let payload = ShellPayload { command: CommandLine::Line(command.to_owned()), env: BTreeMap::new(), cwd: None };
+    payload.check()?;
+    let payload = Json::of(&payload).map_err(|error| error.to_string())?;
+    Ok(SubmitJob { payload: Some(payload), ..SubmitJob::new(DEFAULT_QUEUE, shell::KIND) })
+}
+
+fn parse_with(
+    name: &str,
+    text: &str,
+    parse: impl Fn(&str) -> Result<SubmitJob, (usize, String)>,
+) -> Result<Vec<JobLine>, Failure> {
     let mut jobs = Vec::new();
     let mut faults = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -133,7 +157,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Vec<JobLine>, Failure> {
             continue;
         }
         let indent = line.len() - line.trim_start().len();
-        match parse_line(text) {
+        match parse(text) {
             Ok(job) => jobs.push(JobLine { number: index + 1, text: text.to_owned(), label: None, job }),
             Err((column, what)) => faults.push(format!("{name}:{}:{}: {what}", index + 1, indent + column)),
         }

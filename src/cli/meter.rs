@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
-use super::output::{clean, complain};
+use super::output::complain;
 
 /// How often a line is written where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -47,11 +47,6 @@ impl Meter {
             let (done, total) = (self.bar.position(), self.bar.length().unwrap_or_default());
             complain(&format!("{done} of {total} done, {} failed", state.failed));
         }
-    }
-
-    /// Prints a line without disturbing the bar.
-    pub(super) fn print_line(&self, text: &str) {
-        self.bar.suspend(|| complain(&clean(text)));
     }
 
     /// Removes the bar.

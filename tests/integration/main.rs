@@ -18,6 +18,7 @@ mod program;
 mod proxy;
 mod run;
 mod scheduler;
+mod screen;
 mod seed;
 mod servers;
 mod store;

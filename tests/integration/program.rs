@@ -120,6 +120,14 @@ impl Ended {
         serde_json::from_str(&self.stdout()).unwrap_or_else(|error| panic!("{error}: {}", self.said()))
     }
 
+    /// The last line of its output as JSON, after an end with this status.
+    pub(crate) fn last_json(&self, code: i32) -> Value {
+        assert_eq!(self.code(), Some(code), "{}", self.said());
+        let stdout = self.stdout();
+        let last = stdout.lines().last().unwrap_or_default();
+        serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {}", self.said()))
+    }
+
     /// Checks the status.
     pub(crate) fn expect(self, code: i32) -> Self {
         assert_eq!(self.code(), Some(code), "{}", self.said());

@@ -1,7 +1,12 @@
 //! `leasehold run` from outside: what ran, how often, and what is told of it.
 
+mod arguments;
 mod each;
+mod hostile;
 mod interrupted;
+mod options;
+mod output;
+mod terminal;
 
 use std::fs;
 use std::path::Path;
@@ -31,9 +36,9 @@ fn every_job_runs_once_and_the_next_start_has_nothing_to_do() {
     let place = tempfile::tempdir().expect("a directory");
     let jobs: Vec<String> = (0..30).map(|number| format!("echo {number} >> ran")).collect();
     write_jobs(place.path(), &jobs);
-    let first = run_jobs(place.path(), &["--slots", "4"]).json(0);
+    let first = run_jobs(place.path(), &["--slots", "4"]).last_json(0);
     assert_eq!((number(&first, "jobs"), number(&first, "completed"), number(&first, "failed")), (30, 30, 0));
-    let second = run_jobs(place.path(), &[]).json(0);
+    let second = run_jobs(place.path(), &[]).last_json(0);
     assert_eq!((number(&second, "completed"), number(&second, "completed_before")), (0, 30));
     let mut ran = lines(&place.path().join("ran"));
     ran.sort_by_key(|line| line.parse::<u32>().expect("a number"));
@@ -44,7 +49,7 @@ fn every_job_runs_once_and_the_next_start_has_nothing_to_do() {
 fn one_at_a_time_jobs_run_in_the_order_of_their_lines() {
     let place = tempfile::tempdir().expect("a directory");
     write_jobs(place.path(), &(0..20).map(|number| format!("echo {number} >> ran")).collect::<Vec<_>>());
-    run_jobs(place.path(), &["--slots", "1"]).json(0);
+    run_jobs(place.path(), &["--slots", "1"]).last_json(0);
     assert_eq!(lines(&place.path().join("ran")), (0..20).map(|number| number.to_string()).collect::<Vec<_>>());
 }
 
@@ -56,8 +61,8 @@ fn an_id_is_that_of_one_command() {
         fs::write(place.path().join("jobs.jsonl"), line).expect("written");
     };
     write("true");
-    run_jobs(place.path(), &[]).json(0);
-    assert_eq!(number(&run_jobs(place.path(), &["--attempts", "3"]).json(0), "completed_before"), 1);
+    run_jobs(place.path(), &[]).last_json(0);
+    assert_eq!(number(&run_jobs(place.path(), &["--attempts", "3"]).last_json(0), "completed_before"), 1);
     write("echo other");
     let said = run_jobs(place.path(), &[]).expect(2).stderr();
     assert!(said.contains("another job under the id mine"), "{said}");
@@ -67,7 +72,7 @@ fn an_id_is_that_of_one_command() {
 fn equal_lines_are_jobs_of_their_own() {
     let place = tempfile::tempdir().expect("a directory");
     write_jobs(place.path(), &["echo x >> ran".to_owned(), "echo x >> ran".to_owned()]);
-    run_jobs(place.path(), &[]).json(0);
+    run_jobs(place.path(), &[]).last_json(0);
     assert_eq!(lines(&place.path().join("ran")).len(), 2);
 }
 
@@ -76,15 +81,15 @@ fn a_failure_is_told_with_its_last_words_and_stays_until_it_is_to_be_retried() {
     let place = tempfile::tempdir().expect("a directory");
     let job = "echo x >> tries; test -f mended || { echo 'no paper' >&2; exit 7; }";
     write_jobs(place.path(), &[job.to_owned(), "true".to_owned()]);
-    let told = run(place.path(), ["run", "jobs.jsonl"]).expect(1).stdout();
+    let told = run(place.path(), ["run", "jobs.jsonl"]).expect(1).stderr();
     assert!(told.contains("no paper") && told.contains("exit status 7"), "{told}");
 
-    let again = run_jobs(place.path(), &[]).json(1);
+    let again = run_jobs(place.path(), &[]).last_json(1);
     assert_eq!((number(&again, "failed"), number(&again, "completed_before")), (1, 1));
     assert_eq!(lines(&place.path().join("tries")).len(), 1, "a failed job ran again unasked");
 
     fs::write(place.path().join("mended"), "").expect("written");
-    let retried = run_jobs(place.path(), &["--retry-failed"]).json(0);
+    let retried = run_jobs(place.path(), &["--retry-failed"]).last_json(0);
     assert_eq!((number(&retried, "failed"), number(&retried, "completed")), (0, 1));
     assert_eq!(lines(&place.path().join("tries")).len(), 2);
 }
@@ -95,7 +100,7 @@ fn a_job_gets_the_attempts_that_it_is_given() {
     let job = r#"{"command": "echo x >> tries; test $LEASEHOLD_ATTEMPT = 3", "max_attempts": 3,
                   "retry": {"base_ms": 1}}"#;
     fs::write(place.path().join("jobs.jsonl"), job.replace('\n', " ")).expect("written");
-    run_jobs(place.path(), &[]).json(0);
+    run_jobs(place.path(), &[]).last_json(0);
     assert_eq!(lines(&place.path().join("tries")).len(), 3);
 }
 
@@ -115,7 +120,7 @@ fn a_byte_order_mark_is_no_fault_and_a_bad_byte_is_named_with_its_line() {
     let place = tempfile::tempdir().expect("a directory");
     let jobs = place.path().join("jobs.jsonl");
     fs::write(&jobs, "\u{feff}{\"command\": \"echo x >> ran\"}\n").expect("written");
-    run_jobs(place.path(), &[]).json(0);
+    run_jobs(place.path(), &[]).last_json(0);
     assert_eq!(lines(&place.path().join("ran")), ["x"]);
     fs::write(&jobs, b"{\"command\": \"true\"}\n{\"command\": \"\xc3\xa9\xff\"}\n").expect("written");
     let said = run_jobs(place.path(), &[]).expect(2).stderr();
@@ -140,7 +145,7 @@ fn an_attempt_past_its_time_ends_with_all_its_processes() {
             "command": "sleep 600 & echo $! >> pids; echo $$ >> pids; wait", "timeout_ms": timeout_ms,
         });
         fs::write(place.path().join("jobs.jsonl"), job.to_string()).expect("written");
-        let summary = run_jobs(place.path(), &[]).json(1);
+        let summary = run_jobs(place.path(), &[]).last_json(1);
         assert_eq!(summary["failures"][0]["error"]["code"], "timeout", "{summary}");
         pids = lines(&place.path().join("pids"));
         if pids.len() >= 2 {
@@ -159,7 +164,7 @@ fn jobs_come_from_standard_input_too() {
     let input = "{\"command\": \"echo x >> ran\"}\n";
     for (completed, before) in [(1, 0), (0, 1)] {
         let mut command = crate::program::leasehold(place.path(), ["run", "-", "--json"]);
-        let summary = crate::program::Started::with_input(&mut command, input).end().json(0);
+        let summary = crate::program::Started::with_input(&mut command, input).end().last_json(0);
         assert_eq!((number(&summary, "completed"), number(&summary, "completed_before")), (completed, before));
     }
 }

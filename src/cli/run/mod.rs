@@ -1,42 +1,59 @@
 //! `leasehold run`: a list of commands, run here to its end, with any number of restarts.
 //!
-//! In reading order: `source` (the jobs and their ids, with `each` and `find` for files), `place` (the data directory),
-//! `start` (what is left to do), this file, `watch` (what has ended), `summary`.
+//! In reading order: `options` (the command line), `source` (the jobs and their ids: lines, or a `template` with
+//! `replacement` strings for `arguments`, which `find` looks for among files), `place` (the data directory), `start`
+//! (what is left to do), this file, `handler` and `capture` (how commands run, and what they write), `watch` (what has
+//! ended, and when to `halt`), `printer`, `screen` and `bar` (what is shown meanwhile), `summary`.
 //!
 //! Before the first job of a start runs: the data directory is this process's alone (the store's lock); no process of
 //! a former start is alive ([`Scope::end_leftovers`]); and what ran then waits again. So a job never runs twice at the
 //! same time, and one that was completed never runs again. A job that was interrupted runs again from its beginning.
 
-mod each;
+mod arguments;
+mod bar;
+mod capture;
 mod find;
+mod halt;
+mod handler;
+mod options;
 mod place;
+mod printer;
+mod replacement;
+mod screen;
 mod source;
 mod start;
 mod summary;
+mod template;
 mod watch;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::failure::{ExitStatus, Failure};
 use super::log::{self, LogFormat};
-use super::output::complain;
+use super::output::{clean, complain, print};
 use super::signals::Signals;
 use super::worker::REAP;
-use super::{duration, jobs};
 use crate::clock::{Timestamp, millis};
 use crate::job::{Change, Job, JobError, JobId, JobState, Offers, QueueName, WorkerId};
 use crate::manager::{ClaimOrder, Manager};
 use crate::worker::shell::{self, Scope, ShellHandler};
 use crate::worker::{Stop, Worker, WorkerConfig};
+use arguments::{Input, List};
+use capture::Outputs;
+use handler::RunHandler;
+pub(super) use options::RunArgs;
+use options::{Jobs, Shown};
+use printer::Printer;
+use screen::Screen;
 use source::{Defaults, Planned, Source};
-use start::Started;
+use start::{StartOrder, Started};
 use summary::Summary;
-use watch::Watch;
+use watch::{Telling, Watch};
 
 /// How long a lease lasts. No other process claims from this store, so nothing depends on its being short.
 const LEASE: Duration = Duration::from_secs(600);
@@ -45,124 +62,138 @@ const WAIT: Duration = Duration::from_secs(60);
 /// How often jobs whose start deadline has passed are looked for.
 const DEADLINES_EVERY: Duration = Duration::from_secs(1);
 
-const HOW_IT_WORKS: &str = "\
-A line is {\"command\": [\"program\", \"argument\"]}, or {\"command\": \"a line for sh -c\"}, with \"env\", \"cwd\", \
-\"timeout_ms\", \"priority\" and the like beside it; or a whole job as the HTTP API takes it. Blank lines and lines \
-that begin with # are skipped. With one bad line nothing is run.
-
-State is kept in the data directory, so the same command started again goes on where it was, even after kill -9 or a \
-loss of power: what was completed is not run again, what was running runs again from its beginning, and what failed \
-stays failed unless --retry-failed is given. A job is known by its line: of a changed file only new and changed lines \
-run, and jobs whose lines are gone are cancelled.
-
-After the first Ctrl-C or SIGTERM running jobs go on for --drain-timeout; the second ends them at once.
-
-In a command for --each, {} is the file, {.} the file without its extension, {/} its name, {//} its directory, {/.} \
-its name without extension, {#} its number. No shell sees the command unless --shell is given. Then a name comes as a \
-variable, so that nothing in it is ever run: {} stands for \"$EACH\", and $EACH_STEM, $EACH_NAME, $EACH_DIR and \
-$EACH_NAME_STEM are the others. Places must not stand in quotes; the variables may, in double ones.
-
-Examples:
-  leasehold run jobs.jsonl
-  generate-jobs | leasehold run - --slots 8
-  leasehold run --each 'photos/*.png' -- convert {} {.}.webp
-  leasehold run --each '*.log' --shell -- 'gzip -c {} > {}.gz'
-  leasehold run --each '*.log' --shell -- 'gzip -c {} > \"/backup/$EACH_NAME.gz\"'";
-
-/// Run a list of commands here, in parallel; the same command started again goes on where it was
-#[derive(Debug, Args)]
-#[command(after_help = HOW_IT_WORKS)]
-pub(super) struct RunArgs {
-    /// The file of jobs, one JSON object per line; `-` for standard input
-    #[arg(value_name = "JOBS", required_unless_present = "each", conflicts_with = "each")]
-    jobs: Option<PathBuf>,
-    /// Make a job for each file that matches this pattern (repeatable)
-    #[arg(long, value_name = "PATTERN", requires = "command")]
-    each: Vec<String>,
-    /// Run the command of --each with `sh -c`
-    #[arg(long, requires = "each")]
-    shell: bool,
-    /// How many jobs run at the same time [default: the number of cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    slots: Option<u16>,
-    /// The directory that keeps the state of the run [default: ./leasehold-data/run-<a hash of where the jobs come
-    /// from>]
-    #[arg(long, value_name = "DIR")]
-    data_dir: Option<PathBuf>,
-    /// Run jobs again that failed before
-    #[arg(long)]
-    retry_failed: bool,
-    /// How many attempts a job gets that does not say so itself
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    attempts: u64,
-    /// The time limit of an attempt of a job that does not set one itself [default: none]
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
-    timeout: Option<Duration>,
-    /// How long running jobs may go on after the first Ctrl-C or SIGTERM
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "10s")]
-    drain_timeout: Duration,
-    /// How long a command has between SIGTERM and SIGKILL
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "5s")]
-    grace: Duration,
-    /// Print the summary as JSON
-    #[arg(long)]
-    json: bool,
-    /// The command for each file of --each
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<String>,
-}
-
 /// Runs the list.
 pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     log::start(LogFormat::Text, "warn");
     let source = source(&args)?;
     let timeout_ms = args.timeout.map(millis);
-    let planned = source.plan(Defaults { attempts: args.attempts, timeout_ms })?;
+    let planned: Arc<[Planned]> = source.plan(Defaults { attempts: args.attempts, timeout_ms })?.into();
+    if args.dry_run {
+        return print_commands(&planned);
+    }
     let directory = args.data_dir.clone().map_or_else(|| source.data_dir(), Ok)?;
     let directory = place::occupy(&directory, &source.identity()?)?;
-    complain(&format!("{} jobs; state in {}", planned.len(), directory.display()));
+    complain(&clean(&format!("{} jobs; state in {}", planned.len(), directory.display())));
 
-    let signals = Signals::listen(|stop| match stop {
-        Stop::Now => complain("leasehold: ending the running jobs"),
-        Stop::Drain | Stop::No => complain("leasehold: waiting for the running jobs; again to end them"),
-    })?;
+    let screen = Arc::new(Screen::new());
+    let signals = listen(&screen)?;
     let begun = Instant::now();
     let scope = Scope::new(&directory.to_string_lossy());
-    let (manager, started) = start::start(&directory, &scope, &source.name(), &planned, args.retry_failed).await?;
+    let order = StartOrder { shuffled: args.shuf, retry_failed: args.retry_failed };
+    let (manager, started) = start::start(&directory, &scope, &source.name(), &planned, order).await?;
     let Started { waiting, before, removed, tally } = started;
-    let watch = Watch::start(planned.iter().filter(|job| waiting.contains(&job.id)), tally, signals.stop());
-    let worked = work(&args, &manager, &scope, &planned, &watch, &signals).await;
+    let outputs = Outputs::create(directory.join("output"), args.output_limit.0);
+    let outputs = Arc::new(outputs.map_err(|error| Failure::Failed(format!("cannot keep output: {error}")))?);
+    let telling = telling(&args, &planned, &waiting, screen.clone(), outputs.clone());
+    let watch = Watch::start(planned.clone(), &waiting, tally, telling, signals.stop());
+    let slots = slots(&args, waiting.len());
+    screen.begin(waiting.len(), slots);
+    let handler = ShellHandler::new(scope, args.grace);
+    let handler = Arc::new(RunHandler::new(handler, args.nice, watch.clone()));
+    let worked = work(&args, &manager, (handler, outputs), slots, &planned, &watch, &signals).await;
     manager.shutdown().await;
-    worked?;
     let (tally, left) = (watch.end(), watch.left().len());
+    worked?;
 
     let failed = tally.failed > 0;
-    let jobs = planned.len();
-    Summary { data_dir: &directory, jobs, before, left, removed, tally, wall: begun.elapsed() }.print(args.json)?;
+    let (jobs, halted) = (planned.len(), watch.is_halted());
+    let wall = begun.elapsed();
+    let summary = Summary { data_dir: &directory, jobs, before, left, removed, halted, tally, wall };
+    summary.print(args.json)?;
+    if left > 0 {
+        let why = if halted { "ended early" } else { "interrupted" };
+        complain(&format!("leasehold: {why}; the same command goes on where this one was"));
+    }
     match signals.status().filter(|_| left > 0) {
-        Some(status) => {
-            complain("leasehold: interrupted; the same command goes on where this one was");
-            Err(Failure::Reported(status))
-        }
-        None if failed || left > 0 => Err(Failure::Reported(ExitStatus::Failed)),
+        Some(status) => Err(Failure::Reported(status)),
+        None if screen.is_closed() => Err(Failure::OutputClosed),
+        None if halted && args.halt.is_success() => Ok(()),
+        None if failed || (left > 0 && !halted) => Err(Failure::Reported(ExitStatus::Failed)),
         None => Ok(()),
     }
 }
 
 fn source(args: &RunArgs) -> Result<Source, Failure> {
-    match &args.jobs {
-        None => Ok(Source::Each { patterns: args.each.clone(), command: args.command.clone(), shell: args.shell }),
-        Some(_) if !args.command.is_empty() => Err(Failure::Usage("a command goes with --each".to_owned())),
-        Some(file) if file == Path::new("-") => Ok(Source::Input(jobs::read_text(file)?)),
-        Some(file) => Ok(Source::File(file.clone())),
+    let (words, more) = arguments::separate(&args.command)?;
+    let first = match &args.source {
+        Some(file) => Some(List::open(file)?),
+        None if args.each.is_empty() => None,
+        None => Some(List::Each(args.each.clone())),
+    };
+    let first = match first {
+        Some(list) if words.is_empty() && more.is_empty() => return Ok(Source::Lines(list)),
+        Some(list) => Some(Input { list, linked: false }),
+        None => None,
+    };
+    let inputs: Vec<Input> = first.into_iter().chain(more).collect();
+    if inputs.is_empty() {
+        let what = "name a file of commands, or `-` for standard input, or a command and its arguments: \
+                    `leasehold run -- COMMAND ::: VALUE...`, `leasehold run FILE -- COMMAND`";
+        return Err(Failure::Usage(format!("nothing says which jobs to run: {what}")));
     }
+    Ok(Source::Command { words, shell: args.shell, inputs, end: if args.null { '\0' } else { '\n' } })
+}
+
+/// Prints what would run.
+fn print_commands(planned: &[Planned]) -> Result<(), Failure> {
+    let is_terminal = std::io::stdout().is_terminal();
+    for planned in planned {
+        let command = planned.command();
+        print(&if is_terminal { clean(&command) } else { command })?;
+    }
+    Ok(())
+}
+
+/// Listens for signals, and says what each does.
+fn listen(screen: &Arc<Screen>) -> Result<Signals, Failure> {
+    let screen = screen.clone();
+    Signals::listen(move |stop| {
+        screen.update(|progress| progress.stopping = true);
+        match stop {
+            Stop::Now => screen.line("leasehold: ending the running jobs"),
+            Stop::Drain | Stop::No => screen.line(&format!(
+                "leasehold: waiting for the running jobs ({}) and starting no other; again to end them",
+                screen.running()
+            )),
+        }
+    })
+}
+
+fn telling(
+    args: &RunArgs,
+    planned: &[Planned],
+    waiting: &HashSet<JobId>,
+    screen: Arc<Screen>,
+    outputs: Arc<Outputs>,
+) -> Telling {
+    let shown = args.output.unwrap_or(if args.json { Shown::None } else { Shown::All });
+    let places = || (0..planned.len()).filter(|index| waiting.contains(&planned[*index].id)).collect();
+    let order = args.keep_order.then(places);
+    let printer = Printer::new(outputs, shown, args.tag, args.results.clone(), order);
+    Telling { screen, printer, halt: args.halt, json: args.json, again: again() }
+}
+
+/// Returns this command as it runs failed jobs again.
+fn again() -> String {
+    let mut words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let is_there = words.iter().any(|word| ["--retry-failed", "--resume-failed"].contains(&word.as_str()));
+    if let Some(run) = words.iter().position(|word| word == "run").filter(|_| !is_there) {
+        words.insert(run + 1, "--retry-failed".to_owned());
+    }
+    words.iter().map(|word| template::quote(word)).collect::<Vec<_>>().join(" ")
+}
+
+fn slots(args: &RunArgs, waiting: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    args.jobs.unwrap_or(Jobs::Number(cores as u64)).count(cores, waiting)
 }
 
 /// Runs what is left to do.
 async fn work(
     args: &RunArgs,
     manager: &Manager,
-    scope: &Scope,
+    (handler, outputs): (Arc<RunHandler>, Arc<Outputs>),
+    slots: usize,
     planned: &[Planned],
     watch: &Arc<Watch>,
     signals: &Signals,
@@ -171,29 +202,40 @@ async fn work(
     let queues = planned.iter().filter(|planned| left.contains(&planned.id)).map(|planned| &planned.job.spec.queue);
     let queues: BTreeSet<&QueueName> = queues.collect();
     if !queues.is_empty() {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let config = WorkerConfig {
             worker_id: WorkerId::new(format!("run:{}", std::process::id())).map_err(Failure::failed)?,
             queues: queues.into_iter().cloned().collect(),
             order: ClaimOrder::default(),
-            slots: args.slots.map_or(cores, usize::from),
+            slots,
             resources: std::collections::BTreeMap::new(),
             labels: Offers::new(),
             lease: LEASE,
             wait: WAIT,
-            drain_timeout: args.drain_timeout,
+            // Who stopped it says how long: a signal for the time that is set, `--halt` without an end.
+            drain_timeout: Duration::MAX,
             grace: args.grace + REAP,
         };
-        let handler = ShellHandler::new(scope.clone(), args.grace);
         let worker = Worker::new(Arc::new(manager.clone()), config)
-            .handle(shell::kind(), handler.shared())
-            .observe(watch.clone());
+            .handle(shell::kind(), handler)
+            .observe(watch.clone())
+            .send_output_to(outputs);
+        let _impatience = AbortOnDropHandle::new(tokio::spawn(end_after(args.drain_timeout, signals.clone())));
         tokio::select! {
             ended = worker.run(signals.stop()) => ended.map_err(Failure::failed)?,
             () = expire_jobs(manager, watch, planned) => {}
         }
     }
     Ok(())
+}
+
+/// Ends the running jobs when this time has passed since the first signal.
+async fn end_after(limit: Option<Duration>, signals: Signals) {
+    let Some(limit) = limit else { return };
+    signals.stop().listen().reached(Stop::Drain).await;
+    if signals.status().is_some() {
+        tokio::time::sleep(limit).await;
+        signals.stop().request(Stop::Now);
+    }
 }
 
 /// Lets jobs expire that could not be started in time, and reports them, until it is dropped.
@@ -213,7 +255,7 @@ async fn expire_jobs(manager: &Manager, watch: &Watch, planned: &[Planned]) {
         // A job that was started meanwhile is refused.
         for job in manager.change_each(&due, expire).await.into_iter().flatten().map(|expired| expired.job) {
             let message = "not started before its start deadline".to_owned();
-            watch.failed(&job.id, JobState::Expired, JobError { code: "expired".to_owned(), message });
+            watch.not_run(&job.id, JobState::Expired, JobError { code: "expired".to_owned(), message });
         }
     }
 }

@@ -6,26 +6,27 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use sha2::{Digest as _, Sha256};
+use serde::Serialize;
 
-use super::each::{self, Template};
+use super::arguments::{Input, List, combinations, hash, place_of};
+use super::template::{Template, quote};
 use crate::cli::failure::Failure;
 use crate::cli::jobs::{self, JobLine};
+use crate::cli::output::shorten;
 use crate::job::{JobId, Json, Offers};
 use crate::manager::NewJob;
 use crate::wire::SubmitJob;
-use crate::worker::shell;
+use crate::worker::shell::{self, CommandLine, ShellPayload};
 
 /// The source of a run's jobs.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    /// A file of JSON lines.
-    File(PathBuf),
-    /// Standard input, read to its end.
-    Input(String),
-    /// The files that match patterns.
-    Each { patterns: Vec<String>, command: Vec<String>, shell: bool },
+    /// A list whose lines are jobs as JSON, or commands.
+    Lines(List),
+    /// A command for each combination of arguments.
+    Command { words: Vec<String>, shell: bool, inputs: Vec<Input>, end: char },
 }
 
 /// The settings of a job that does not have them itself.
@@ -33,6 +34,19 @@ pub(super) enum Source {
 pub(super) struct Defaults {
     pub(super) attempts: u64,
     pub(super) timeout_ms: Option<u64>,
+}
+
+/// How many characters of a command are shown.
+const LABEL_CHARACTERS: usize = 60;
+
+/// A job's name for people.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) struct Name {
+    #[serde(rename = "line")]
+    pub(super) number: usize,
+    #[serde(rename = "command")]
+    pub(super) label: String,
+    pub(super) id: JobId,
 }
 
 /// A job of a run.
@@ -43,22 +57,49 @@ pub(super) struct Planned {
     pub(super) number: usize,
     /// The job's name for people: the id that its line gives, or its command.
     pub(super) label: String,
+    /// Its arguments, where it has any.
+    pub(super) arguments: Vec<Arc<str>>,
     pub(super) job: NewJob,
+}
+
+impl Planned {
+    /// Returns its name for people.
+    pub(super) fn name(&self) -> Name {
+        Name { number: self.number, label: shorten(&self.label, LABEL_CHARACTERS), id: self.id.clone() }
+    }
+
+    /// Returns its command as a shell would read it.
+    pub(super) fn command(&self) -> String {
+        if !self.arguments.is_empty() {
+            return self.label.clone();
+        }
+        match ShellPayload::parse(self.job.payload.as_ref()).map(|payload| payload.command) {
+            Ok(CommandLine::Arguments(words)) => words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" "),
+            Ok(CommandLine::Line(line)) => line,
+            Err(_) => self.label.clone(),
+        }
+    }
 }
 
 impl Source {
     /// Returns what identifies this run: the same from one start to the next.
     pub(super) fn identity(&self) -> Result<String, Failure> {
-        let place = |path: &Path| {
-            path.canonicalize().map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))
-        };
         Ok(match self {
-            Self::File(file) => format!("file {}", place(file)?.display()),
-            Self::Input(text) => format!("input {}", hash(&[text.as_bytes()])),
-            Self::Each { patterns, command, shell } => {
-                let here = place(Path::new("."))?;
+            Self::Lines(List::File(file)) => format!("file {}", place_of(file)?.display()),
+            Self::Lines(list) => list.identity()?,
+            Self::Command { words, shell, inputs, .. } => {
+                let here = place_of(Path::new("."))?;
                 let with = if *shell { "shell" } else { "command" };
-                format!("each {patterns:?} {with} {command:?} in {}", here.display())
+                let mut lists = String::new();
+                for Input { list, linked } in inputs {
+                    let between = match (lists.is_empty(), linked) {
+                        (true, _) => "",
+                        (false, false) => " and ",
+                        (false, true) => " beside ",
+                    };
+                    lists = lists + between + &list.identity()?;
+                }
+                format!("{lists} {with} {words:?} in {}", here.display())
             }
         })
     }
@@ -72,24 +113,28 @@ impl Source {
     /// Returns the name of the source in messages.
     pub(super) fn name(&self) -> String {
         match self {
-            Self::File(file) => file.display().to_string(),
-            Self::Input(_) => "standard input".to_owned(),
-            Self::Each { .. } => "file".to_owned(),
+            Self::Lines(List::File(file)) => file.display().to_string(),
+            Self::Lines(List::Input(_)) => "standard input".to_owned(),
+            Self::Lines(List::Each(_) | List::Values(_)) | Self::Command { .. } => "job".to_owned(),
         }
     }
 
     /// Returns the jobs, or an error when one of them cannot be run.
     pub(super) fn plan(&self, defaults: Defaults) -> Result<Vec<Planned>, Failure> {
-        let lines = match self {
-            Self::File(file) => jobs::parse(&self.name(), &jobs::read_text(file)?)?,
-            Self::Input(text) => jobs::parse(&self.name(), text)?,
-            Self::Each { patterns, command, shell } => each_file(patterns, command, *shell)?,
+        let (lines, mut arguments) = match self {
+            Self::Lines(List::File(file)) => (self.parse(&jobs::read_text(file)?)?, Vec::new()),
+            Self::Lines(List::Input(text)) => (self.parse(text)?, Vec::new()),
+            Self::Lines(list @ (List::Each(_) | List::Values(_))) => {
+                commands(&[Input { list: list.clone(), linked: false }], '\n')?
+            }
+            Self::Command { words, inputs, end, .. } if words.is_empty() => commands(inputs, *end)?,
+            Self::Command { words, shell, inputs, end } => filled(words, *shell, inputs, *end)?,
         };
         let wrong = |line: &JobLine, what: String| Failure::Usage(format!("{}:{}: {what}", self.name(), line.number));
         let mut equal_above: HashMap<&str, usize> = HashMap::new();
         let mut ids: HashMap<JobId, usize> = HashMap::new();
         let mut planned = Vec::with_capacity(lines.len());
-        for line in &lines {
+        for (index, line) in lines.iter().enumerate() {
             let above = equal_above.entry(&line.text).or_default();
             let job = with_defaults(&line.job, defaults, || derived_id(&line.text, *above));
             *above += 1;
@@ -113,9 +158,14 @@ impl Source {
             }
             let label = line.label.clone().or_else(|| line.job.id.clone());
             let label = label.unwrap_or_else(|| jobs::describe(&line.job));
-            planned.push(Planned { id, number: line.number, label, job });
+            let arguments = arguments.get_mut(index).map(std::mem::take).unwrap_or_default();
+            planned.push(Planned { id, number: line.number, label, arguments, job });
         }
         Ok(planned)
+    }
+
+    fn parse(&self, text: &str) -> Result<Vec<JobLine>, Failure> {
+        jobs::parse_with_commands(&self.name(), text)
     }
 }
 
@@ -129,34 +179,39 @@ fn with_defaults(job: &SubmitJob, defaults: Defaults, id: impl FnOnce() -> Strin
     job
 }
 
-/// Returns a line for each file.
-fn each_file(patterns: &[String], command: &[String], shell: bool) -> Result<Vec<JobLine>, Failure> {
-    let template = Template::new(command.to_vec(), shell)?;
-    let mut lines = Vec::new();
-    for (index, file) in each::files(patterns)?.iter().enumerate() {
+/// The lines of jobs, and the arguments of each.
+type Lines = (Vec<JobLine>, Vec<Vec<Arc<str>>>);
+
+/// Returns a line for each combination of arguments: the command with the arguments put in.
+fn filled(words: &[String], shell: bool, inputs: &[Input], end: char) -> Result<Lines, Failure> {
+    let template = Template::new(words.to_vec(), shell, inputs.len())?;
+    let (mut lines, mut all) = (Vec::new(), Vec::new());
+    for (index, arguments) in combinations(inputs, end)?.into_iter().enumerate() {
         let number = index + 1;
-        let payload = template.fill(file, number);
-        payload.check().map_err(Failure::Usage)?;
+        let payload = template.fill(&arguments, number);
+        payload.check().map_err(|what| Failure::Usage(format!("job {number}: {what}")))?;
         let payload = Json::of(&payload)?;
         let job = SubmitJob { payload: Some(payload.clone()), ..SubmitJob::new(jobs::DEFAULT_QUEUE, shell::KIND) };
-        let label = Some(template.describe(file, number));
+        let label = Some(template.describe(&arguments, number));
         lines.push(JobLine { number, text: payload.as_str().to_owned(), label, job });
+        all.push(arguments.into_iter().map(|argument| argument.text).collect());
     }
-    Ok(lines)
+    Ok((lines, all))
+}
+
+/// Returns a line for each combination of arguments, which are commands themselves.
+fn commands(inputs: &[Input], end: char) -> Result<Lines, Failure> {
+    let mut lines = Vec::new();
+    for (index, arguments) in combinations(inputs, end)?.into_iter().enumerate() {
+        let text = arguments.iter().map(|argument| argument.text.as_ref()).collect::<Vec<_>>().join(" ");
+        let job = jobs::shell_job(&text).map_err(|what| Failure::Usage(format!("job {}: {what}", index + 1)))?;
+        lines.push(JobLine { number: index + 1, text, label: None, job });
+    }
+    Ok((lines, Vec::new()))
 }
 
 fn derived_id(line: &str, equal_above: usize) -> String {
     hash(&[line.as_bytes(), &equal_above.to_le_bytes()])[..32].to_owned()
-}
-
-/// Returns a hash of the parts, separated from each other, in hexadecimal.
-fn hash(parts: &[&[u8]]) -> String {
-    let mut hasher = Sha256::new();
-    for part in parts {
-        hasher.update(part.len().to_le_bytes());
-        hasher.update(part);
-    }
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -166,7 +221,7 @@ mod tests {
     const DEFAULTS: Defaults = Defaults { attempts: 1, timeout_ms: None };
 
     fn ids(text: &str) -> Vec<String> {
-        let planned = Source::Input(text.to_owned()).plan(DEFAULTS).expect("good lines");
+        let planned = Source::Lines(List::Input(text.to_owned())).plan(DEFAULTS).expect("good lines");
         planned.into_iter().map(|job| job.id.into()).collect()
     }
 
@@ -181,8 +236,16 @@ mod tests {
     }
 
     #[test]
+    fn plain_lines_are_commands_for_a_shell_among_lines_of_json() {
+        let text = "# note\necho 'a'  | wc\n{\"command\": [\"b\"]}\n";
+        let planned = Source::Lines(List::Input(text.to_owned())).plan(DEFAULTS).expect("good lines");
+        let labels: Vec<_> = planned.iter().map(|job| (job.number, job.label.as_str())).collect();
+        assert_eq!(labels, [(2, "echo 'a'  | wc"), (3, "b")]);
+    }
+
+    #[test]
     fn other_defaults_do_not_make_other_jobs() {
-        let source = Source::Input("{\"command\": \"a\"}".to_owned());
+        let source = Source::Lines(List::Input("{\"command\": \"a\"}".to_owned()));
         let again = Defaults { attempts: 5, timeout_ms: Some(9) };
         let (first, second) = (source.plan(DEFAULTS).expect("good"), source.plan(again).expect("good"));
         assert_eq!(first[0].id, second[0].id);
@@ -200,7 +263,7 @@ mod tests {
             (unique, "standard input:1: a run has each job once"),
             (labelled, "standard input:1: a run offers no labels, and this job requires `hw = fpga`"),
         ] {
-            match Source::Input(text.to_owned()).plan(DEFAULTS) {
+            match Source::Lines(List::Input(text.to_owned())).plan(DEFAULTS) {
                 Err(Failure::Usage(said)) => assert!(said.contains(word), "{said}"),
                 other => panic!("taken: {other:?}"),
             }

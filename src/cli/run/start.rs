@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::seq::SliceRandom as _;
+
 use super::source::Planned;
-use super::watch::{self, Failed, Tally};
+use super::watch::{Failed, Tally};
 use crate::cli::engine;
 use crate::cli::failure::Failure;
 use crate::cli::output::complain;
@@ -42,6 +44,15 @@ pub(super) struct Started {
     pub(super) tally: Tally,
 }
 
+/// How jobs are put into the run's store.
+#[derive(Clone, Copy)]
+pub(super) struct StartOrder {
+    /// Whether they start in random order.
+    pub(super) shuffled: bool,
+    /// Whether those that failed before are run again.
+    pub(super) retry_failed: bool,
+}
+
 /// Opens the run's store, cleans up, and submits the jobs. A run has no monitor: the worker is this process, so no
 /// lease is lost while it lives, and it enforces time limits itself; ended jobs are what the next start goes by.
 pub(super) async fn start(
@@ -49,13 +60,13 @@ pub(super) async fn start(
     scope: &Scope,
     source: &str,
     planned: &[Planned],
-    retry_failed: bool,
+    order: StartOrder,
 ) -> Result<(Manager, Started), Failure> {
     let store = engine::embedded(directory, EmbeddedOptions::default()).await?;
     // The store's lock is held from here on: whatever carries this scope is a former start's.
     end_former_processes(scope).await?;
     let manager = Manager::start(store, Arc::new(SystemClock::default()), ManagerConfig::default());
-    match put_in_order(&manager, source, planned, retry_failed).await {
+    match put_in_order(&manager, source, planned, order).await {
         Ok(started) => Ok((manager, started)),
         Err(failure) => {
             manager.shutdown().await;
@@ -82,7 +93,7 @@ async fn put_in_order(
     manager: &Manager,
     source: &str,
     planned: &[Planned],
-    retry_failed: bool,
+    order: StartOrder,
 ) -> Result<Started, Failure> {
     let reclaimed = manager.reclaim_all("the run was started again").await.map_err(Failure::failed)?;
     if reclaimed > 0 {
@@ -91,7 +102,11 @@ async fn put_in_order(
     let mut started = Started { removed: cancel_removed(manager, planned).await?, ..Started::default() };
     // Jobs are handed out by their due times: a millisecond apart and all of them past, they run in the list's order.
     let mut due = manager.now().minus(Duration::from_millis(planned.len() as u64));
-    for batch in planned.chunks(BATCH) {
+    let mut in_order: Vec<&Planned> = planned.iter().collect();
+    if order.shuffled {
+        in_order.shuffle(&mut rand::rng());
+    }
+    for batch in in_order.chunks(BATCH) {
         let mut jobs = Vec::with_capacity(batch.len());
         for planned in batch {
             jobs.push(NewJob { run_at: planned.job.run_at.or(Some(due)), ..planned.job.clone() });
@@ -114,7 +129,7 @@ async fn put_in_order(
                 }
                 Err(error) => return Err(Failure::Failed(format!("{source}:{}: {error}", planned.number))),
             };
-            resume(manager, &mut started, planned, &job, retry_failed).await?;
+            resume(manager, &mut started, planned, &job, order.retry_failed).await?;
         }
     }
     Ok(started)
@@ -170,7 +185,7 @@ async fn resume(
             let error = job.error.clone().unwrap_or_else(unknown);
             let message = format!("{} (before; --retry-failed runs it again)", error.message);
             let error = JobError { message, ..error };
-            started.tally.fail(Failed { name: watch::name(planned), state, error });
+            started.tally.fail(Failed { name: planned.name(), state, error });
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::watch::Tally;
 use crate::cli::duration;
 use crate::cli::failure::Failure;
-use crate::cli::output::{facts_table, print, print_json, table};
+use crate::cli::output::{complain, facts_table, print_json, table};
 
 /// How many failures are printed at most; `--json` prints up to 1,000.
 const MAX_SHOWN: usize = 20;
@@ -25,14 +25,20 @@ pub(super) struct Summary<'a> {
     pub(super) left: usize,
     /// How many jobs were cancelled because their lines are gone.
     pub(super) removed: usize,
+    /// Whether `--halt` has ended the run.
+    pub(super) halted: bool,
     pub(super) tally: Tally,
     pub(super) wall: Duration,
 }
 
 impl Summary<'_> {
-    /// Prints the summary.
+    /// Prints the summary: for people to standard error, since standard output is that of the jobs.
     pub(super) fn print(&self, as_json: bool) -> Result<(), Failure> {
-        if as_json { self.print_for_programs() } else { self.print_for_people() }
+        if as_json {
+            return self.print_for_programs();
+        }
+        self.print_for_people();
+        Ok(())
     }
 
     fn rate(&self) -> f64 {
@@ -44,14 +50,15 @@ impl Summary<'_> {
             json!({"line": name.number, "id": name.id, "command": name.label, "took_ms": took.as_millis() as u64})
         }).collect();
         print_json(&json!({
-            "data_dir": self.data_dir, "jobs": self.jobs, "completed": self.tally.completed,
+            "type": "summary", "halted": self.halted, "data_dir": self.data_dir, "jobs": self.jobs,
+            "completed": self.tally.completed,
             "completed_before": self.before, "failed": self.tally.failed, "left": self.left,
             "cancelled": self.removed, "wall_ms": self.wall.as_millis() as u64, "jobs_per_second": self.rate(),
             "slowest": slowest, "failures": self.tally.failures,
         }))
     }
 
-    fn print_for_people(&self) -> Result<(), Failure> {
+    fn print_for_people(&self) {
         let mut counts = vec![("jobs", self.jobs.to_string()), ("completed", self.tally.completed.to_string())];
         counts.push(("completed before", self.before.to_string()));
         counts.push(("failed", self.tally.failed.to_string()));
@@ -60,15 +67,15 @@ impl Summary<'_> {
         counts.retain(|(name, count)| ["jobs", "completed", "failed"].contains(name) || count != "0");
         counts.push(("time", duration::show(self.wall)));
         counts.push(("jobs a second", format!("{:.1}", self.rate())));
-        print(&facts_table("run", counts))?;
+        complain(&facts_table("run", counts));
 
         let slowest = self.tally.slowest();
         if slowest.len() > 1 {
-            let row = |(took, name): &(Duration, super::watch::Name)| {
+            let row = |(took, name): &(Duration, super::source::Name)| {
                 vec![name.number.to_string(), duration::show(*took), name.label.clone()]
             };
-            print("")?;
-            print(&table(&["#", "took", "slowest"], slowest.iter().map(row)))?;
+            complain("");
+            complain(&table(&["#", "took", "slowest"], slowest.iter().map(row)));
         }
         if !self.tally.failures.is_empty() {
             let row = |failed: &super::watch::Failed| {
@@ -77,13 +84,15 @@ impl Summary<'_> {
                 let command = failed.name.label.clone();
                 vec![failed.name.number.to_string(), command, failed.error.code.clone(), last]
             };
-            print("")?;
-            print(&table(&["#", "failed", "how", "last words"], self.tally.failures.iter().take(MAX_SHOWN).map(row)))?;
+            complain("");
+            complain(&table(
+                &["#", "failed", "how", "last words"],
+                self.tally.failures.iter().take(MAX_SHOWN).map(row),
+            ));
             let left_out = self.tally.failed.saturating_sub(MAX_SHOWN as u64);
             if left_out > 0 {
-                print(&format!("\u{2026} and {left_out} more"))?;
+                complain(&format!("\u{2026} and {left_out} more"));
             }
         }
-        Ok(())
     }
 }

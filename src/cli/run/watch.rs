@@ -1,39 +1,34 @@
 //! Observes a run's jobs until they end, and stops the worker after the last one.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::source::Planned;
+use super::halt::Halt;
+use super::printer::Printer;
+use super::screen::Screen;
+use super::source::{Name, Planned};
+use super::template::quote;
 use crate::cli::duration;
-use crate::cli::meter::Meter;
 use crate::cli::output::shorten;
+use crate::clock::millis;
 use crate::job::{JobError, JobId, JobState};
 use crate::manager::Outcome;
-use crate::worker::{AttemptEnd, ClaimedJob, FinishAnswer, Observer, Stop, StopHandle};
+use crate::worker::output::Stream;
+use crate::worker::{AttemptEnd, ClaimedJob, FinishAnswer, HandlerError, Observer, Stop, StopHandle};
 
 /// How many of the slowest jobs are kept.
 const SLOWEST: usize = 5;
 /// How many failures are kept; the rest is counted.
 const KEPT_FAILURES: usize = 1000;
-/// How many characters of a command are shown.
-pub(super) const LABEL_CHARACTERS: usize = 60;
 /// How many characters of a failure are shown while others run.
 const MESSAGE_CHARACTERS: usize = 200;
-
-/// A job's name for people.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct Name {
-    #[serde(rename = "line")]
-    pub(super) number: usize,
-    #[serde(rename = "command")]
-    pub(super) label: String,
-    pub(super) id: JobId,
-}
 
 /// A job that was not completed.
 #[derive(Clone, Debug, Serialize)]
@@ -78,21 +73,92 @@ impl Tally {
     }
 }
 
+/// How a run is told of.
+pub(super) struct Telling {
+    pub(super) screen: Arc<Screen>,
+    pub(super) printer: Printer,
+    pub(super) halt: Halt,
+    /// Whether a line of JSON is printed for each job that ends.
+    pub(super) json: bool,
+    /// The command that runs failed jobs again.
+    pub(super) again: String,
+}
+
 /// Observes the run's jobs.
 pub(super) struct Watch {
-    /// The jobs that have not ended.
-    left: Mutex<HashMap<JobId, Name>>,
+    planned: Arc<[Planned]>,
+    /// The jobs that have not ended, by their places in the list.
+    left: Mutex<HashMap<JobId, usize>>,
+    /// How many jobs there were to run.
+    total: u64,
     tally: Mutex<Tally>,
-    meter: Meter,
+    /// How many jobs had failed before, which do not count for `--halt`.
+    failed_before: u64,
+    screen: Arc<Screen>,
+    /// Held while an end is told, so that what is told of two jobs does not mix.
+    printer: Mutex<Printer>,
+    halt: Halt,
+    halted: AtomicBool,
+    /// How many jobs were completed and have failed, counted when their commands end.
+    foreseen: Mutex<(u64, u64)>,
+    json: bool,
+    again: String,
     stop: StopHandle,
 }
 
+/// How a job ended.
+struct End<'a> {
+    state: JobState,
+    error: Option<JobError>,
+    /// Its last attempt and how long that took, unless none was begun.
+    ran: Option<(&'a ClaimedJob, Duration)>,
+}
+
+/// The end of a job for programs.
+#[derive(Serialize)]
+struct EndLine<'a> {
+    r#type: &'static str,
+    #[serde(flatten)]
+    name: &'a Name,
+    state: JobState,
+    attempt: Option<u32>,
+    took_ms: Option<u64>,
+    error: Option<&'a JobError>,
+    stdout: Option<PathBuf>,
+    stderr: Option<PathBuf>,
+}
+
 impl Watch {
-    /// Observes jobs until all of `left` have ended.
-    pub(super) fn start<'a>(left: impl IntoIterator<Item = &'a Planned>, tally: Tally, stop: StopHandle) -> Arc<Self> {
-        let left: HashMap<JobId, Name> = left.into_iter().map(|planned| (planned.id.clone(), name(planned))).collect();
-        let meter = Meter::start(left.len() as u64);
-        Arc::new(Self { left: Mutex::new(left), tally: Mutex::new(tally), meter, stop })
+    /// Observes the jobs of `left` until all of them have ended.
+    pub(super) fn start(
+        planned: Arc<[Planned]>,
+        left: &HashSet<JobId>,
+        tally: Tally,
+        telling: Telling,
+        stop: StopHandle,
+    ) -> Arc<Self> {
+        let left: HashMap<JobId, usize> = planned
+            .iter()
+            .enumerate()
+            .filter(|(_, planned)| left.contains(&planned.id))
+            .map(|(index, planned)| (planned.id.clone(), index))
+            .collect();
+        let Telling { screen, printer, halt, json, again } = telling;
+        Arc::new(Self {
+            planned,
+            total: left.len() as u64,
+            left: Mutex::new(left),
+            failed_before: tally.failed,
+            tally: Mutex::new(tally),
+            screen,
+            printer: Mutex::new(printer),
+            halt,
+            halted: AtomicBool::new(false),
+            foreseen: Mutex::default(),
+            json,
+            again,
+            stop,
+        })
     }
 
     /// Returns the jobs that have not ended.
@@ -100,72 +166,160 @@ impl Watch {
         self.left.lock().keys().cloned().collect()
     }
 
-    /// Removes the bar and returns the result.
+    /// Returns whether the run was ended early by what its jobs came to.
+    pub(super) fn is_halted(&self) -> bool {
+        self.halted.load(Ordering::Relaxed)
+    }
+
+    /// Shows what is left to show, removes the bar and returns the result.
     pub(super) fn end(&self) -> Tally {
-        self.meter.end();
+        self.printer.lock().rest(&self.screen);
+        self.screen.end();
         std::mem::take(&mut *self.tally.lock())
     }
 
-    /// Notes that a job has ended without being completed.
-    pub(super) fn failed(&self, id: &JobId, state: JobState, error: JobError) {
-        let Some(name) = self.take(id) else { return };
-        let said = shorten(&error.message, MESSAGE_CHARACTERS);
-        self.meter.print_line(&format!("{}: {}: {said}", describe(&name), error.code));
-        self.tally.lock().fail(Failed { name, state, error });
-        self.meter.advance(false);
-        self.stop_after_the_last();
+    /// Notes that a job has ended without an attempt.
+    pub(super) fn not_run(&self, id: &JobId, state: JobState, error: JobError) {
+        self.job_ended(id, End { state, error: Some(error), ran: None });
     }
 
-    fn completed(&self, id: &JobId, took: Duration) {
-        let Some(name) = self.take(id) else { return };
-        self.tally.lock().complete(took, name);
-        self.meter.advance(true);
-        self.stop_after_the_last();
-    }
-
-    fn take(&self, id: &JobId) -> Option<Name> {
-        self.left.lock().remove(id)
-    }
-
-    fn stop_after_the_last(&self) {
-        if self.left.lock().is_empty() {
+    /// Notes that an attempt's command has ended, before that is recorded. The call that records it claims the next
+    /// job, so a run that is to halt must claim nothing from here on.
+    pub(super) fn command_ended(&self, job: &ClaimedJob, failure: Option<&HandlerError>) {
+        let index = self.left.lock().get(&job.id).copied();
+        let attempts = index.map_or(1, |index| self.planned[index].job.spec.max_attempts);
+        let mut foreseen = self.foreseen.lock();
+        match failure {
+            None => foreseen.0 += 1,
+            Some(failure) if failure.retryable && job.attempt < attempts => return,
+            Some(_) => foreseen.1 += 1,
+        }
+        if self.halt.reached(foreseen.0, foreseen.1, self.total).is_some() {
             self.stop.request(Stop::Drain);
         }
+    }
+
+    fn job_ended(&self, id: &JobId, end: End<'_>) {
+        let mut printer = self.printer.lock();
+        let Some(index) = self.left.lock().remove(id) else { return };
+        let planned = &self.planned[index];
+        let name = planned.name();
+        let well = end.state == JobState::Completed;
+        let ran = end.ran.map(|(job, _)| job);
+        printer.ended(&self.screen, index, planned, ran, well);
+        if self.json {
+            self.print_json(&printer, &name, &end);
+        }
+        if let Some(error) = &end.error {
+            self.say_failure(&printer, &name, error, ran);
+        }
+        self.screen.advance(end.ran.map(|(_, took)| took), well);
+        self.count(name, end);
+        drop(printer);
+        self.stop_early_or_after_the_last();
+    }
+
+    fn count(&self, name: Name, end: End<'_>) {
+        let mut tally = self.tally.lock();
+        match end.error {
+            Some(error) => tally.fail(Failed { name, state: end.state, error }),
+            None => tally.complete(end.ran.map(|(_, took)| took).unwrap_or_default(), name),
+        }
+    }
+
+    fn say_failure(&self, printer: &Printer, name: &Name, error: &JobError, ran: Option<&ClaimedJob>) {
+        let said = shorten(&error.message, MESSAGE_CHARACTERS);
+        let mut text = format!("{}: {}: {said}", describe(name), error.code);
+        let files = ran.map(|ran| printer.written(ran)).unwrap_or_default();
+        if !files.is_empty() {
+            let files: Vec<_> = files.iter().map(|(_, file)| quote(&from_here(file)).into_owned()).collect();
+            text = format!("{text}\n  output: less {}", files.join(" "));
+        }
+        self.screen.line(&format!("{text}\n  again:  {}", self.again));
+    }
+
+    fn print_json(&self, printer: &Printer, name: &Name, end: &End<'_>) {
+        let files = end.ran.map(|(job, _)| printer.written(job)).unwrap_or_default();
+        let file = |of| files.iter().find(|(stream, _)| *stream == of).map(|(_, file)| file.clone());
+        let line = EndLine {
+            r#type: "job",
+            name,
+            state: end.state,
+            attempt: end.ran.map(|(job, _)| job.attempt),
+            took_ms: end.ran.map(|(_, took)| millis(took)),
+            error: end.error.as_ref(),
+            stdout: file(Stream::Stdout),
+            stderr: file(Stream::Stderr),
+        };
+        self.screen.write(|out, _| {
+            serde_json::to_writer(&mut *out, &line)?;
+            out.write_all(b"\n")
+        });
+    }
+
+    fn stop_early_or_after_the_last(&self) {
+        if self.left.lock().is_empty() {
+            return self.stop.request(Stop::Drain);
+        }
+        let (completed, failed) = {
+            let tally = self.tally.lock();
+            (tally.completed, tally.failed - self.failed_before)
+        };
+        if let Some(stop) = self.halt.reached(completed, failed, self.total) {
+            if !self.halted.swap(true, Ordering::Relaxed) {
+                self.screen.update(|progress| progress.stopping = true);
+                let what = if stop == Stop::Now { "ending the running jobs" } else { "waiting for the running jobs" };
+                self.screen.line(&format!("leasehold: {completed} completed, {failed} failed: {what} (--halt)"));
+            }
+            self.stop.request(stop);
+        }
+    }
+
+    /// Tells of an attempt that did not end its job.
+    fn say(&self, job: &ClaimedJob, what: &str) {
+        let index = self.left.lock().get(&job.id).copied();
+        let which = index.map_or_else(|| format!("job {}", job.id), |index| describe(&self.planned[index].name()));
+        self.screen.line(&format!("{which}: {what}"));
     }
 }
 
 impl Observer for Watch {
-    fn started(&self, _job: &ClaimedJob) {}
+    fn started(&self, job: &ClaimedJob) {
+        if let Some(index) = self.left.lock().get(&job.id).copied() {
+            self.screen.update(|progress| progress.start(self.planned[index].name(), Instant::now()));
+        }
+    }
 
     fn ended(&self, job: &ClaimedJob, end: &AttemptEnd) {
+        if let Some(index) = self.left.lock().get(&job.id).copied() {
+            self.screen.update(|progress| progress.leave(&self.planned[index].name()));
+        }
+        let ran = Some((job, end.took));
         match (&end.answer, &end.outcome) {
-            (FinishAnswer::Accepted { state: Some(JobState::Completed) }, _) => self.completed(&job.id, end.took),
+            (FinishAnswer::Accepted { state: Some(state @ JobState::Completed) }, _) => {
+                self.job_ended(&job.id, End { state: *state, error: None, ran });
+            }
             (FinishAnswer::Accepted { state: Some(state) }, Some(Outcome::Failed { error, .. })) => {
                 if state.is_final() {
-                    self.failed(&job.id, *state, error.clone());
-                } else if let Some(name) = self.left.lock().get(&job.id) {
+                    self.job_ended(&job.id, End { state: *state, error: Some(error.clone()), ran });
+                } else {
                     let said = shorten(&error.message, MESSAGE_CHARACTERS);
-                    let number = job.attempt;
-                    let which = describe(name);
-                    self.meter.print_line(&format!(
-                        "{which}: attempt {number}: {}: {said}; it will be tried again",
-                        error.code
-                    ));
+                    self.say(job, &format!("attempt {}: {}: {said}; it will be tried again", job.attempt, error.code));
                 }
             }
             (FinishAnswer::Accepted { .. }, _) => {}
-            (FinishAnswer::Lost, _) => self.meter.print_line(&format!("job {}: the lease was lost", job.id)),
+            (FinishAnswer::Lost, _) => self.say(job, "the lease was lost"),
             (FinishAnswer::Again(why) | FinishAnswer::Refused(why), _) => {
-                let took = duration::show(end.took);
-                self.meter.print_line(&format!("job {}: its end after {took} could not be recorded: {why}", job.id));
+                self.say(job, &format!("its end after {} could not be recorded: {why}", duration::show(end.took)));
             }
         }
     }
 }
 
-/// Returns the name of a planned job.
-pub(super) fn name(planned: &Planned) -> Name {
-    Name { number: planned.number, label: shorten(&planned.label, LABEL_CHARACTERS), id: planned.id.clone() }
+/// Returns a path as it is reached from the current directory.
+fn from_here(path: &Path) -> String {
+    let here = std::env::current_dir().and_then(|here| here.canonicalize()).unwrap_or_default();
+    path.strip_prefix(here).unwrap_or(path).to_string_lossy().into_owned()
 }
 
 fn describe(name: &Name) -> String {

@@ -35,8 +35,8 @@ fn each_file_is_one_argument_whatever_its_name_holds() {
 fn a_new_file_is_the_only_job_of_the_next_start() {
     let place = tempfile::tempdir().expect("a directory");
     let start = || {
-        run(place.path(), ["run", "--json", "--each", "*.txt", "--shell", "--", "echo {} >> ran"]).json(0)["completed"]
-            .as_u64()
+        let words = ["run", "--json", "--each", "*.txt", "--shell", "--", "echo {} >> ran"];
+        run(place.path(), words).last_json(0)["completed"].as_u64()
     };
     fs::write(place.path().join("b.txt"), "").expect("written");
     assert_eq!(start(), Some(1));

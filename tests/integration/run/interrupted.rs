@@ -40,7 +40,7 @@ fn killed_again_and_again_a_run_loses_nothing_and_repeats_only_what_ran_at_a_kil
         assert_eq!(running.end().code(), None, "it ended by itself before it was killed");
     }
     std::fs::write(place.path().join("go"), "").expect("written");
-    let summary = run_jobs(place.path(), &["--slots", "3"]).json(0);
+    let summary = run_jobs(place.path(), &["--slots", "3"]).last_json(0);
     let done = number(&summary, "completed") + number(&summary, "completed_before");
     assert_eq!((done, number(&summary, "failed"), number(&summary, "left")), (JOBS as u64, 0, 0));
     assert!(number(&summary, "completed_before") >= (KILLS * 10 - KILLS * SLOTS) as u64, "{summary}");
@@ -57,7 +57,7 @@ fn killed_again_and_again_a_run_loses_nothing_and_repeats_only_what_ran_at_a_kil
     assert!(repeated <= KILLS * SLOTS, "{repeated} repetitions after {KILLS} kills of {SLOTS} slots");
 
     let before = lines(&log).len();
-    assert_eq!(number(&run_jobs(place.path(), &[]).json(0), "completed_before"), JOBS as u64);
+    assert_eq!(number(&run_jobs(place.path(), &[]).last_json(0), "completed_before"), JOBS as u64);
     assert_eq!(lines(&log).len(), before, "a finished job ran again");
 }
 
@@ -76,7 +76,7 @@ fn what_a_killed_run_leaves_running_is_ended_before_its_job_runs_again() {
     std::fs::write(place.path().join("go"), "").expect("written");
     let ended = run_jobs(place.path(), &[]);
     assert!(ended.stderr().contains("a former start had left behind"), "{}", ended.said());
-    assert_eq!(number(&ended.json(0), "completed"), 1);
+    assert_eq!(number(&ended.last_json(0), "completed"), 1);
     assert!(!is_alive(&orphan));
     assert_eq!(lines(&pids).len(), 2);
 }
@@ -95,7 +95,7 @@ fn of_a_changed_file_new_lines_run_and_jobs_of_removed_lines_are_cancelled() {
 
     std::fs::write(place.path().join("go"), "").expect("written");
     write_jobs(place.path(), &[job("new"), job("kept"), first.clone()]);
-    let summary = run_jobs(place.path(), &["--slots", "1"]).json(0);
+    let summary = run_jobs(place.path(), &["--slots", "1"]).last_json(0);
     assert_eq!((number(&summary, "completed"), number(&summary, "cancelled")), (3, 1));
     let mut now = lines(&ran);
     now.sort();
@@ -103,7 +103,7 @@ fn of_a_changed_file_new_lines_run_and_jobs_of_removed_lines_are_cancelled() {
 
     // A line that comes back is a job again.
     write_jobs(place.path(), &[job("gone"), job("new"), job("kept"), first]);
-    assert_eq!(number(&run_jobs(place.path(), &[]).json(0), "completed"), 1);
+    assert_eq!(number(&run_jobs(place.path(), &[]).last_json(0), "completed"), 1);
 }
 
 #[test]
@@ -115,12 +115,12 @@ fn a_signal_gives_running_jobs_back_and_the_next_start_goes_on() {
         let mut running = start(place.path(), &["--drain-timeout", "0s", "--slots", "1"]);
         until("the job runs", || lines(&pids).len() == 1);
         running.signal(signal);
-        let summary = running.end().json(code);
+        let summary = running.end().last_json(code);
         assert_eq!((number(&summary, "left"), number(&summary, "failed")), (2, 0));
         until("its process is gone", || !is_alive(&lines(&pids)[0]));
 
         std::fs::write(place.path().join("go"), "").expect("written");
-        assert_eq!(number(&run_jobs(place.path(), &[]).json(0), "completed"), 2);
+        assert_eq!(number(&run_jobs(place.path(), &[]).last_json(0), "completed"), 2);
     }
 }
 
@@ -136,7 +136,7 @@ fn the_first_signal_waits_for_what_runs_and_the_second_does_not() {
     let heard = said.any(|line| line.expect("text").contains("waiting for the running jobs"));
     assert!(heard && is_alive(&lines(&pids)[0]), "the first signal ended the job");
     running.signal(Signal::SIGINT);
-    assert_eq!(number(&running.end().json(130), "left"), 1);
+    assert_eq!(number(&running.end().last_json(130), "left"), 1);
     until("its process is gone", || !is_alive(&lines(&pids)[0]));
 }
 

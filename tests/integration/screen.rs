@@ -1,0 +1,118 @@
+//! The program on a terminal: what stands on its screen, at any width.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::sys::signal::Signal;
+use parking_lot::Mutex;
+
+use crate::program::{DEADLINE, Started};
+
+/// Whether a program may use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Colour {
+    Yes,
+    /// `NO_COLOR` is set.
+    No,
+}
+
+/// A program whose standard output and standard error are a terminal.
+pub(crate) struct Terminal {
+    process: Started,
+    seen: Arc<Mutex<Seen>>,
+    /// Closed once the program and all that it started have closed the terminal.
+    ended: Receiver<()>,
+}
+
+/// What a terminal has shown.
+struct Seen {
+    bytes: Vec<u8>,
+    parser: vt100::Parser,
+}
+
+impl Seen {
+    /// The text on the screen, a line for each row. (What vt100 gives as its contents joins rows that are full.)
+    fn screen(&self) -> String {
+        let screen = self.parser.screen();
+        screen.rows(0, screen.size().1).map(|row| row.trim_end().to_owned() + "\n").collect()
+    }
+}
+
+/// What is left of an ended program.
+pub(crate) struct Shown {
+    /// Its exit status.
+    pub(crate) code: Option<i32>,
+    /// Everything that it wrote.
+    pub(crate) bytes: Vec<u8>,
+    /// The text that stands on the screen.
+    pub(crate) screen: String,
+}
+
+impl Shown {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+impl Terminal {
+    /// Starts a program on a terminal of this size. One that says it has no columns is drawn with 80.
+    pub(crate) fn start(command: &mut Command, rows: u16, columns: u16, colour: Colour) -> Self {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let OpenptyResult { master, slave } = openpty(&size, None).expect("a terminal");
+        match colour {
+            Colour::Yes => command.env_remove("NO_COLOR"),
+            Colour::No => command.env("NO_COLOR", "1"),
+        };
+        let errors = slave.try_clone().expect("a second handle");
+        command.env("TERM", "xterm-256color").stdout(Stdio::from(slave)).stderr(Stdio::from(errors));
+        let process = Started::of(command);
+        // The handles of the terminal's other side that are left in the command would keep it open.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let columns = if columns == 0 { 80 } else { columns };
+        let parser = vt100::Parser::new(rows, columns, 0);
+        let seen = Arc::new(Mutex::new(Seen { bytes: Vec::new(), parser }));
+        let (sender, ended) = channel();
+        let reader = seen.clone();
+        std::thread::spawn(move || {
+            let _sender = sender;
+            let (mut terminal, mut chunk) = (File::from(master), [0; 4096]);
+            // Reading fails once nobody has the other side open.
+            while let Ok(read @ 1..) = terminal.read(&mut chunk) {
+                let mut seen = reader.lock();
+                seen.bytes.extend_from_slice(&chunk[..read]);
+                seen.parser.process(&chunk[..read]);
+            }
+        });
+        Self { process, seen, ended }
+    }
+
+    /// Waits until the screen shows something, and returns its text.
+    pub(crate) fn until(&mut self, what: &str, condition: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let screen = self.seen.lock().screen();
+            if condition(&screen) {
+                return screen;
+            }
+            assert!(Instant::now() < deadline, "not in time: {what}; on the screen:\n{screen}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Waits for the end of the program, which must come in time.
+    pub(crate) fn end(self) -> Shown {
+        let code = self.process.end().code();
+        let _ = self.ended.recv_timeout(DEADLINE);
+        let seen = self.seen.lock();
+        Shown { code, bytes: seen.bytes.clone(), screen: seen.screen() }
+    }
+}
