@@ -97,10 +97,64 @@ pub(crate) async fn retry_many(call: Call<Admin>, JsonBody(order): JsonBody<Bulk
     bulk_change(&call.app, call.caller, BulkAction::Retry, order).await
 }
 
+/// Holds many jobs, so that they are not claimed; running ones are held when they are available again.
+///
+/// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
+#[utoipa::path(post, path = "/v1/admin/jobs/hold", tag = "admin", request_body = BulkChange,
+    responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
+pub(crate) async fn hold_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
+    bulk_change(&call.app, call.caller, BulkAction::Hold, order).await
+}
+
+/// Lets many held jobs go.
+///
+/// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
+#[utoipa::path(post, path = "/v1/admin/jobs/unhold", tag = "admin", request_body = BulkChange,
+    responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
+pub(crate) async fn unhold_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
+    bulk_change(&call.app, call.caller, BulkAction::Unhold, order).await
+}
+
+/// Makes many waiting jobs due now.
+///
+/// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
+#[utoipa::path(post, path = "/v1/admin/jobs/run-now", tag = "admin", request_body = BulkChange,
+    responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
+pub(crate) async fn run_many_now(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
+    bulk_change(&call.app, call.caller, BulkAction::RunNow, order).await
+}
+
+/// Changes fields of many jobs that have not ended, as `edit` says.
+///
+/// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
+#[utoipa::path(post, path = "/v1/admin/jobs/edit", tag = "admin", request_body = BulkChange,
+    responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
+pub(crate) async fn edit_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
+    bulk_change(&call.app, call.caller, BulkAction::Edit(Box::default()), order).await
+}
+
+/// Submits jobs that run many ended ones again. Under the same `key` none is made twice.
+///
+/// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
+#[utoipa::path(post, path = "/v1/admin/jobs/rerun", tag = "admin", request_body = BulkChange,
+    responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
+pub(crate) async fn rerun_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
+    bulk_change(&call.app, call.caller, BulkAction::Rerun(String::new()), order).await
+}
+
+/// Removes many jobs that do not run; waiting ones are cancelled first.
+///
+/// Like a release of many jobs, the call is a dry run unless `dry_run` is false, and takes about ten seconds at most.
+#[utoipa::path(post, path = "/v1/admin/jobs/delete", tag = "admin", request_body = BulkChange,
+    responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
+pub(crate) async fn delete_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
+    bulk_change(&call.app, call.caller, BulkAction::Delete, order).await
+}
+
 async fn bulk_change(app: &App, caller: Actor, action: BulkAction, order: BulkChange) -> Answer {
     let Ordered { action, selection, order, max_jobs, cursor } = order.into_order(action, caller, app.manager.now())?;
     let Some(order) = order else {
-        let preview = app.manager.preview(action, &selection).await?;
+        let preview = app.manager.preview(&action, &selection).await?;
         let sample = preview.sample.iter().map(JobAnswer::from).collect();
         return ok(&BulkReport::previewed(preview.matched, sample));
     };

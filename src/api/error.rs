@@ -61,7 +61,7 @@ codes! {
     NoSuchSchedule NOT_FOUND "schedule_not_found" "There is no such schedule";
     ScheduleDiffers CONFLICT "schedule_differs" "Another schedule is stored under this id";
     ScheduleUnreadable CONFLICT "schedule_unreadable" "The schedule cannot be read any more";
-    VersionDiffers PRECONDITION_FAILED "version_differs" "The schedule has changed since it was read";
+    VersionDiffers PRECONDITION_FAILED "version_differs" "The job or schedule has changed since it was read";
     NoSuchWorker NOT_FOUND "no_such_worker" "Nothing is known of this worker";
     NoSuchRoute NOT_FOUND "no_such_route" "There is no such route";
     MethodNotAllowed METHOD_NOT_ALLOWED "method_not_allowed" "The route does not take this method";
@@ -70,11 +70,14 @@ codes! {
     DuplicateJob CONFLICT "duplicate_job" "Another job of the same unique key waits or runs";
     LeaseLost CONFLICT "lease_lost" "The lease is lost";
     NotAvailable CONFLICT "not_available" "The job does not wait to be claimed";
+    Held CONFLICT "held" "The job is held";
+    StillRunning CONFLICT "still_running" "The job runs";
     NotDue CONFLICT "not_due" "The job is not due";
     StartDeadlinePassed CONFLICT "start_deadline_passed" "The job's start deadline has passed";
     NotRunning CONFLICT "not_running" "The job does not run";
     FenceMoved CONFLICT "fence_moved" "The job was claimed anew";
     AlreadyFinal CONFLICT "already_final" "The job has already ended";
+    NotEnded CONFLICT "not_ended" "The job has not ended";
     NotRetryable CONFLICT "not_retryable" "The job cannot be retried";
     NotYet CONFLICT "not_yet" "The time has not come";
     BodyTooLarge PAYLOAD_TOO_LARGE "body_too_large" "The body is too long";
@@ -283,6 +286,7 @@ impl From<ManagerError> for ApiError {
                 };
                 Self { instead: fence.map(Instead::Fence), ..Self::new(Code::from(&refusal), text) }
             }
+            ManagerError::VersionDiffers(_) => Self::new(Code::VersionDiffers, text),
             ManagerError::Contended { .. } => Self::new(Code::Contended, text),
             ManagerError::Store(error) => Self::from(error),
             ManagerError::Unknown(why) => {
@@ -333,6 +337,10 @@ impl From<&Refusal> for Code {
     fn from(refusal: &Refusal) -> Self {
         match refusal {
             Refusal::NotAvailable(_) => Self::NotAvailable,
+            Refusal::Held => Self::Held,
+            Refusal::TooMany { .. } => Self::InvalidRequest,
+            Refusal::StillRunning => Self::StillRunning,
+            Refusal::NotEnded(_) => Self::NotEnded,
             Refusal::NotDue(_) => Self::NotDue,
             Refusal::StartDeadlinePassed(_) => Self::StartDeadlinePassed,
             Refusal::LeaseLost { .. } => Self::LeaseLost,

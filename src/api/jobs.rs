@@ -1,7 +1,7 @@
 //! The calls that submit, read, explain, cancel and retry jobs.
 
 use axum::body::Body;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use http::header::{ETAG, IF_NONE_MATCH, LOCATION};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -47,14 +47,18 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 pub(crate) async fn submit(call: Call<Submit>, headers: HeaderMap, JsonBody(mut job): JsonBody<SubmitJob>) -> Answer {
     take_key(&mut job, &headers)?;
     let job = new_job(&call.app, job)?;
-    let Submitted { job, created } = only(call.app.manager.submit(&call.caller, vec![job]).await)?;
-    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    let mut response = json(status, &JobAnswer::from(&job));
+    Ok(submitted_answer(&only(call.app.manager.submit(&call.caller, vec![job]).await)?))
+}
+
+/// Returns the answer to a submission, with the job's address.
+pub(super) fn submitted_answer(Submitted { job, created }: &Submitted) -> Response {
+    let status = if *created { StatusCode::CREATED } else { StatusCode::OK };
+    let mut response = json(status, &JobAnswer::from(job));
     let id = utf8_percent_encode(job.versioned.job.id.as_str(), ESCAPED);
     if let Ok(location) = HeaderValue::try_from(format!("/v1/jobs/{id}")) {
         response.headers_mut().insert(LOCATION, location);
     }
-    Ok(response)
+    response
 }
 
 /// Moves the key from its header into the job.
@@ -168,7 +172,7 @@ pub(crate) async fn explain(call: Call<Read>, JobPath(id): JobPath, query: Query
     ok(&call.app.manager.explain(&id).await?)
 }
 
-fn entity_tag(version: Version) -> String {
+pub(super) fn entity_tag(version: Version) -> String {
     let place = match version.place {
         Place::Main => 0,
         Place::Other(place) => place,

@@ -14,6 +14,7 @@
 
 pub mod access;
 mod admin;
+mod amend;
 mod app;
 mod backfill;
 mod call;

@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 use super::error::{ApiError, Code};
 use super::observe::observe;
 use super::{
-    App, admin, backfill, cluster, events, export, fields, jobs, limits, lists, openapi, output, queues, schedule_bulk,
-    schedule_lines, schedules, stats, subscriptions, system, work, workers,
+    App, admin, amend, backfill, cluster, events, export, fields, jobs, limits, lists, openapi, output, queues,
+    schedule_bulk, schedule_lines, schedules, stats, subscriptions, system, work, workers,
 };
 use crate::peers::HINTS_PATH;
 
@@ -28,10 +28,14 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(stats::count))
         .routes(routes!(stats::stats))
         .routes(routes!(export::export))
-        .routes(routes!(jobs::get))
+        .routes(routes!(jobs::get, amend::edit, amend::delete))
         .routes(routes!(jobs::explain))
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::retry))
+        .routes(routes!(amend::hold))
+        .routes(routes!(amend::unhold))
+        .routes(routes!(amend::run_now))
+        .routes(routes!(amend::rerun))
         .routes(routes!(work::claim))
         .routes(routes!(work::heartbeat))
         .routes(routes!(work::heartbeats))
@@ -74,6 +78,12 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::release_many))
         .routes(routes!(admin::cancel_many))
         .routes(routes!(admin::retry_many))
+        .routes(routes!(admin::hold_many))
+        .routes(routes!(admin::unhold_many))
+        .routes(routes!(admin::run_many_now))
+        .routes(routes!(admin::edit_many))
+        .routes(routes!(admin::rerun_many))
+        .routes(routes!(admin::delete_many))
         .routes(routes!(events::events))
         .routes(routes!(fields::fields))
         .routes(routes!(system::livez))

@@ -1,20 +1,22 @@
-//! `leasehold cancel`, `retry` and `release`: an administrator's changes, to jobs by id or to all jobs of a filter.
+//! `leasehold cancel`, `retry`, `release`, `hold`, `unhold`, `run-now`, `rerun`, `edit` and `delete`: changes to jobs
+//! by id, or to all jobs of a filter.
 
 use clap::{Args, ValueEnum};
 
 use super::chosen::Chosen;
-use super::failure::Failure;
+use super::edit_fields::EditFields;
+use super::failure::{ExitStatus, Failure};
 use super::filter::warn_of;
 use super::job_id;
 use super::job_row::phase_of;
 use super::layout::Column;
 use super::look::time;
 use super::many::{self, ManyChange};
-use super::output::one_line;
+use super::output::{complain, print};
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
 use crate::query::table::Table;
-use crate::wire::{AdminRelease, BulkChange, BulkFilter, BulkReport, Job, JobState, Then};
+use crate::wire::{AdminRelease, BulkChange, BulkFilter, BulkReport, EditJob, Job, JobState, Then};
 
 /// Cancel jobs; the worker of a running job is asked to stop it with the next heartbeat
 #[derive(Debug, Args)]
@@ -72,6 +74,88 @@ pub(super) struct ReleaseArgs {
     jobs: Chosen,
 }
 
+/// Hold jobs, so that no worker is given them; a running job is held when it is available again
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold hold my-job --reason 'wrong month'
+  leasehold hold --query 'labels.month: 2030-01' --reason 'wrong month' --dry-run")]
+pub(super) struct HoldArgs {
+    #[command(flatten)]
+    reason: ReasonArg,
+    #[command(flatten)]
+    jobs: Chosen,
+}
+
+/// Let held jobs go
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold unhold my-job
+  leasehold unhold --query 'hold.by: ann' --reason 'checked'")]
+pub(super) struct UnholdArgs {
+    #[command(flatten)]
+    reason: ReasonArg,
+    #[command(flatten)]
+    jobs: Chosen,
+}
+
+/// Make jobs due now that are due later or wait for their retry
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold run-now my-job
+  leasehold run-now --query 'attempt > 0' --reason 'the disk is mended' --dry-run")]
+pub(super) struct RunNowArgs {
+    #[command(flatten)]
+    reason: ReasonArg,
+    #[command(flatten)]
+    jobs: Chosen,
+}
+
+/// Run ended jobs again, completed ones too, as new jobs that name their origin in `rerun_of`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold rerun my-job
+  leasehold rerun --query 'state: completed and finished_at > now-1d' --dry-run")]
+pub(super) struct RerunArgs {
+    #[command(flatten)]
+    jobs: Chosen,
+}
+
+/// Remove jobs that do not run, with their payloads and results; waiting ones are cancelled first
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold delete my-job --reason 'a test'
+  leasehold delete --query 'labels.test: *' --reason 'tests' --dry-run")]
+pub(super) struct DeleteArgs {
+    #[command(flatten)]
+    reason: ReasonArg,
+    #[command(flatten)]
+    jobs: Chosen,
+}
+
+/// Change fields of jobs that have not ended
+///
+/// Of a running job, the time limit counts from the attempt's beginning on, the number of attempts when the attempt
+/// ends, and all else at the next attempt. What stays as it is need not be named.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold edit my-job --priority 5 --label month=2030-02 --remove-label draft
+  leasehold edit my-job --run-at 'tomorrow 02:00'
+  leasehold edit --query 'labels.month: 2030-01' --timeout 10m --reason 'it takes longer' --dry-run")]
+pub(super) struct EditArgs {
+    #[command(flatten)]
+    fields: EditFields,
+    #[command(flatten, next_help_heading = None::<&str>)]
+    reason: ReasonArg,
+    #[command(flatten)]
+    jobs: Chosen,
+}
+
 /// What becomes of a released job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Fate {
@@ -84,33 +168,71 @@ enum Fate {
 }
 
 /// A change to a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Action {
-    Release { then: Then, expected_fence: Option<u64> },
+    Release {
+        then: Then,
+        expected_fence: Option<u64>,
+    },
     Cancel,
     Retry,
+    Hold,
+    Unhold,
+    RunNow,
+    /// With the key under which no job is run again twice.
+    Rerun(String),
+    Edit(Box<EditJob>),
+    Delete,
 }
 
 impl Action {
-    /// Returns the change as a verb.
-    const fn verb(self) -> &'static str {
+    /// Returns the change as a verb, which is its name in calls too.
+    const fn verb(&self) -> &'static str {
         match self {
             Self::Release { .. } => "release",
             Self::Cancel => "cancel",
             Self::Retry => "retry",
+            Self::Hold => "hold",
+            Self::Unhold => "unhold",
+            Self::RunNow => "run-now",
+            Self::Rerun(_) => "rerun",
+            Self::Edit(_) => "edit",
+            Self::Delete => "delete",
         }
     }
 
-    /// Changes one job.
-    async fn one(self, client: &Client, id: &str, reason: Option<&str>) -> Result<Job, ClientError> {
-        match self {
-            Self::Release { then, expected_fence } => {
+    /// Changes one job. Returns the job after the change, and what is to be said of it.
+    async fn one(&self, client: &Client, id: &str, reason: Option<&str>) -> Result<(Option<Job>, String), ClientError> {
+        let job = match self {
+            &Self::Release { then, expected_fence } => {
                 let reason = reason.unwrap_or_default().to_owned();
-                client.admin_release(id, &AdminRelease { reason, then, expected_fence }).await
+                client.admin_release(id, &AdminRelease { reason, then, expected_fence }).await?
             }
-            Self::Cancel => client.cancel(id, reason).await,
-            Self::Retry => client.retry(id, reason).await,
-        }
+            Self::Cancel => client.cancel(id, reason).await?,
+            Self::Retry => client.retry(id, reason).await?,
+            Self::Hold => client.hold(id, reason).await?,
+            Self::Unhold => client.unhold(id, reason).await?,
+            Self::RunNow => client.run_now(id, reason).await?,
+            Self::Rerun(_) => client.rerun(id).await?,
+            Self::Edit(edit) => {
+                client.edit(id, &EditJob { reason: reason.map(str::to_owned), ..EditJob::clone(edit) }).await?
+            }
+            Self::Delete => {
+                client.delete(id, reason).await?;
+                return Ok((None, format!("{id}: deleted")));
+            }
+        };
+        let became = match (self, job.state) {
+            (Self::Hold, JobState::Running) => "held once its attempt is over".to_owned(),
+            (Self::Hold, _) => "held".to_owned(),
+            (Self::Unhold, _) => "not held".to_owned(),
+            (Self::RunNow, _) => format!("due since {}", job.run_at),
+            (Self::Rerun(_), _) => format!("runs again as {}", job.id),
+            (Self::Edit(_), _) => "edited".to_owned(),
+            (_, JobState::Running) => "asked to stop".to_owned(),
+            (_, state) => state.as_str().to_owned(),
+        };
+        Ok((Some(job), format!("{id}: {became}")))
     }
 }
 
@@ -140,7 +262,7 @@ impl ManyChange for ManyJobs {
     }
 
     fn lacks_reason(&self) -> bool {
-        self.reason.is_none()
+        self.reason.is_none() && !matches!(self.action, Action::Rerun(_))
     }
 
     async fn call(
@@ -150,12 +272,14 @@ impl ManyChange for ManyJobs {
         cursor: Option<String>,
     ) -> Result<BulkReport<Job>, ClientError> {
         let (filter, reason) = (self.filter.clone(), self.reason.clone().filter(|_| !dry_run));
-        let order = BulkChange { filter, reason, dry_run, cursor, ..BulkChange::default() };
-        match self.action {
-            Action::Release { then, .. } => client.release_many(&BulkChange { then: Some(then), ..order }).await,
-            Action::Cancel => client.cancel_many(&order).await,
-            Action::Retry => client.retry_many(&order).await,
+        let mut order = BulkChange { filter, reason, dry_run, cursor, ..BulkChange::default() };
+        match &self.action {
+            Action::Release { then, .. } => order.then = Some(*then),
+            Action::Edit(edit) => order.edit = Some(EditJob::clone(edit)),
+            Action::Rerun(key) => order.key = Some(key.clone()),
+            _ => {}
         }
+        client.change_many(self.action.verb(), &order).await
     }
 
     fn row(job: &Job) -> Vec<String> {
@@ -190,7 +314,40 @@ pub(super) async fn release(args: ReleaseArgs, settings: Settings) -> Result<(),
     run(Action::Release { then, expected_fence: args.expected_fence }, args.reason, args.jobs, &settings).await
 }
 
-/// Changes the jobs of a filter together, or those of ids one after the other.
+/// Holds jobs.
+pub(super) async fn hold(args: HoldArgs, settings: Settings) -> Result<(), Failure> {
+    run(Action::Hold, args.reason.reason, args.jobs, &settings).await
+}
+
+/// Lets held jobs go.
+pub(super) async fn unhold(args: UnholdArgs, settings: Settings) -> Result<(), Failure> {
+    run(Action::Unhold, args.reason.reason, args.jobs, &settings).await
+}
+
+/// Makes jobs due now.
+pub(super) async fn run_now(args: RunNowArgs, settings: Settings) -> Result<(), Failure> {
+    run(Action::RunNow, args.reason.reason, args.jobs, &settings).await
+}
+
+/// Deletes jobs.
+pub(super) async fn delete(args: DeleteArgs, settings: Settings) -> Result<(), Failure> {
+    run(Action::Delete, args.reason.reason, args.jobs, &settings).await
+}
+
+/// Runs ended jobs again.
+pub(super) async fn rerun(args: RerunArgs, settings: Settings) -> Result<(), Failure> {
+    let key = crate::job::JobId::generate().as_str().to_owned();
+    run(Action::Rerun(key), None, args.jobs, &settings).await
+}
+
+/// Edits jobs.
+pub(super) async fn edit(args: EditArgs, settings: Settings) -> Result<(), Failure> {
+    let edit = args.fields.edit()?;
+    run(Action::Edit(Box::new(edit)), args.reason.reason, args.jobs, &settings).await
+}
+
+/// Changes the jobs of a filter together, or those of ids one after the other. A job that is refused does not keep the
+/// others from being changed.
 async fn run(action: Action, reason: Option<String>, jobs: Chosen, settings: &Settings) -> Result<(), Failure> {
     let client = jobs.answer.connect(&settings.client)?;
     if let Some(filter) = jobs.filter.filter() {
@@ -198,13 +355,21 @@ async fn run(action: Action, reason: Option<String>, jobs: Chosen, settings: &Se
         let change = ManyJobs { action, filter, reason };
         return many::run(&client, &change, &jobs.confirmation, &jobs.answer).await;
     }
+    let mut refused = None;
     for id in &job_id::resolve_all(&client, &jobs.ids).await? {
-        let job = action.one(&client, id, reason.as_deref()).await?;
-        let became = match job.state {
-            JobState::Running => "asked to stop",
-            state => state.as_str(),
-        };
-        jobs.answer.print(&job, |_| format!("{}: {became}", one_line(id)))?;
+        match action.one(&client, id, reason.as_deref()).await {
+            Ok((Some(job), said)) => jobs.answer.print(&job, |_| said)?,
+            Ok((None, said)) => {
+                if !jobs.answer.is_for_programs() {
+                    print(&said)?;
+                }
+            }
+            Err(error @ ClientError::Problem { .. }) if jobs.ids.len() > 1 => {
+                complain(&format!("{id}: {error}"));
+                refused = Some(Failure::Reported(ExitStatus::Failed));
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
-    Ok(())
+    refused.map_or(Ok(()), Err)
 }

@@ -52,7 +52,7 @@ pub(super) struct BulkFilterArgs {
     #[arg(long = "owner", value_name = "OWNER")]
     owners: Vec<String>,
     /// Select only jobs that this KQL query matches
-    #[arg(long, value_name = "KQL", add = ArgValueCompleter::new(complete::kql))]
+    #[arg(long = "query", visible_alias = "kql", value_name = "KQL", add = ArgValueCompleter::new(complete::kql))]
     kql: Option<String>,
     /// The time zone of the query's days and of its times without a zone, such as Europe/Berlin or +02:00 [default:
     /// UTC]

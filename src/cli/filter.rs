@@ -30,6 +30,10 @@ pub(super) struct FilterArgs {
     /// Select only jobs that this KQL query matches, such as `state: running and expected_runtime_ms < 60000`
     #[arg(value_name = "KQL", add = ArgValueCompleter::new(complete::kql))]
     kql: Option<String>,
+    /// The same query as an option, as the commands that change jobs take it
+    #[arg(long = "query", visible_alias = "kql", value_name = "KQL", conflicts_with = "kql",
+          add = ArgValueCompleter::new(complete::kql))]
+    query: Option<String>,
     /// The time zone of the query's days and of its times without a zone, such as Europe/Berlin or +02:00 [default:
     /// UTC]
     #[arg(long, value_name = "ZONE")]
@@ -45,7 +49,8 @@ impl FilterArgs {
     /// Returns the filter for the client.
     fn into_query(self) -> JobQuery {
         let NameFilterArgs { queues, kinds, owners } = self.names;
-        let Self { kql, time_zone, states, .. } = self;
+        let Self { kql, query, time_zone, states, .. } = self;
+        let kql = kql.or(query);
         warn_of(Table::Jobs, kql.as_deref());
         JobQuery { states, queues, kinds, owners, kql, time_zone, ..JobQuery::default() }
     }

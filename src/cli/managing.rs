@@ -67,7 +67,8 @@ pub(super) struct Managing {
 impl Means {
     /// Starts a manager, for [`Self::start`].
     pub(super) fn manager(&self) -> Manager {
-        let config = ManagerConfig { address: self.address.clone(), ..ManagerConfig::default() };
+        let audit = self.oversight.audit_period.is_some();
+        let config = ManagerConfig { address: self.address.clone(), audit, ..ManagerConfig::default() };
         Manager::start(Arc::clone(&self.store), Arc::clone(&self.clock), config)
     }
 

@@ -14,6 +14,7 @@ mod cluster_status;
 mod complete;
 mod count;
 mod duration;
+mod edit_fields;
 mod engine;
 mod events;
 mod executor;
@@ -65,6 +66,7 @@ mod token;
 mod top;
 mod verify;
 mod wait;
+mod when;
 mod worker;
 mod workers;
 
@@ -121,6 +123,12 @@ enum Command {
     Logs(logs::LogsArgs),
     Cancel(change::CancelArgs),
     Retry(change::RetryArgs),
+    Hold(change::HoldArgs),
+    Unhold(change::UnholdArgs),
+    Edit(change::EditArgs),
+    RunNow(change::RunNowArgs),
+    Rerun(change::RerunArgs),
+    Delete(change::DeleteArgs),
     Orphans(orphans::OrphansArgs),
     Release(change::ReleaseArgs),
     Subscription(subscription::SubscriptionArgs),
@@ -166,8 +174,8 @@ fn with_environment(command: clap::Command) -> clap::Command {
 
 /// Lets a flag with a value be set by the variable `LEASEHOLD_` and its name, unless it names another.
 fn or_environment(flag: Arg) -> Arg {
-    // The filter of a bulk change is given on the command line only.
-    let selects_many = flag.get_help_heading() == Some(many::HEADING);
+    // The filter of a bulk change, and new values of jobs, are given on the command line only.
+    let selects_many = [many::HEADING, edit_fields::HEADING].map(Some).contains(&flag.get_help_heading());
     let is_exempt = selects_many || flag.get_env().is_some() || !flag.get_action().takes_values();
     match flag.get_long().map(variable) {
         Some(variable) if !is_exempt => flag.env(variable),
@@ -199,6 +207,12 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Logs(args) => block_on(logs::run(args, settings)),
         Command::Cancel(args) => block_on(change::cancel(args, settings)),
         Command::Retry(args) => block_on(change::retry(args, settings)),
+        Command::Hold(args) => block_on(change::hold(args, settings)),
+        Command::Unhold(args) => block_on(change::unhold(args, settings)),
+        Command::Edit(args) => block_on(change::edit(args, settings)),
+        Command::RunNow(args) => block_on(change::run_now(args, settings)),
+        Command::Rerun(args) => block_on(change::rerun(args, settings)),
+        Command::Delete(args) => block_on(change::delete(args, settings)),
         Command::Orphans(args) => block_on(orphans::run(args, settings)),
         Command::Release(args) => block_on(change::release(args, settings)),
         Command::Subscription(args) => block_on(subscription::run(args, settings)),
@@ -247,7 +261,7 @@ mod tests {
                 let long = flag.get_long().expect("filtered");
                 let named = flag.get_env().and_then(|name| name.to_str()).unwrap_or_default();
                 // The filter of a bulk change is given on the command line only.
-                let chooses = flag.get_help_heading().is_some_and(|heading| heading == "Many at once");
+                let chooses = ["Many at once", "New values"].map(Some).contains(&flag.get_help_heading());
                 // It is a file, where other commands have a format.
                 let chooses = chooses || (command.get_name(), long) == ("export", "output");
                 let exempt = ["help", "version"].contains(&long) || !flag.get_action().takes_values() || chooses;

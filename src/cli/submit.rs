@@ -109,6 +109,13 @@ pub(super) fn label(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// Parses a name and an amount.
+pub(super) fn resource(text: &str) -> Result<(String, u64), String> {
+    let wrong = || "a resource is NAME=AMOUNT, such as memory_mib=4096".to_owned();
+    let (name, amount) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((name.to_owned(), amount.parse().map_err(|_| wrong())?))
+}
+
 /// Submits one job or many.
 pub(super) async fn run(mut args: SubmitArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings.client)?;

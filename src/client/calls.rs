@@ -11,16 +11,12 @@ use super::transport::{Call, Client, OpenAnswer, Repeat};
 use crate::job::{JobId, Json, LimitName};
 use crate::manager::LimitState;
 use crate::wire::{
-    AdminRelease, BulkAnswer, BulkChange, BulkReport, ChangeCluster, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs,
-    ClaimNext, ClusterStatus, CompleteJob, CompletionItem, CountAnswer, EndsAnswer, Explanation, FailJob,
-    FieldDescription, FieldList, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job,
-    JobAndNext, OrphanedJob, Page, Queue, ReleaseJob, ServerHealth, SetLimit, StatsAnswer, SubmitItem, SubmitJob,
-    Subscribe, Subscription, WorkerJobs, WorkerList,
+    AdminRelease, BulkAnswer, ChangeCluster, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, ClaimNext,
+    ClusterStatus, CompleteJob, CompletionItem, CountAnswer, EndsAnswer, Explanation, FailJob, FieldDescription,
+    FieldList, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobAndNext,
+    OrphanedJob, Page, Queue, ReleaseJob, ServerHealth, SetLimit, StatsAnswer, SubmitItem, SubmitJob, Subscribe,
+    Subscription, WorkerJobs, WorkerList,
 };
-
-/// How long the server works on a bulk change before it answers with a cursor, including the page that it is
-/// processing.
-const MANY_TAKE: Duration = Duration::from_secs(30);
 
 /// How long a server works on a query before it refuses it, and how long the query may wait for its turn before, unless
 /// the server's settings say otherwise.
@@ -289,37 +285,6 @@ impl Client {
     /// See [`ClientError`].
     pub async fn orphans(&self, query: &OrphanQuery) -> Result<Page<OrphanedJob>, ClientError> {
         self.send(query.parameters(self.call(Method::GET, &["v1", "admin", "orphans"], Repeat::Safe))).await
-    }
-
-    /// Takes many jobs from their workers, or counts them. The call is repeated only when the server did not hear it: a
-    /// repetition could take away jobs that were claimed again.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn release_many(&self, order: &BulkChange) -> Result<BulkReport<Job>, ClientError> {
-        self.change_many("release", order).await
-    }
-
-    /// Cancels many jobs, or counts them.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn cancel_many(&self, order: &BulkChange) -> Result<BulkReport<Job>, ClientError> {
-        self.change_many("cancel", order).await
-    }
-
-    /// Retries many jobs, or counts them.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn retry_many(&self, order: &BulkChange) -> Result<BulkReport<Job>, ClientError> {
-        self.change_many("retry", order).await
-    }
-
-    async fn change_many(&self, action: &str, order: &BulkChange) -> Result<BulkReport<Job>, ClientError> {
-        let repeat = if order.dry_run { Repeat::Safe } else { Repeat::Unsafe };
-        let call = self.call(Method::POST, &["v1", "admin", "jobs", action], repeat);
-        self.send(call.json(order)?.waiting(MANY_TAKE)).await
     }
 
     /// Lists all queues with their settings and statistics.

@@ -1,8 +1,8 @@
 //! The client of the HTTP API, for programs and for workers.
 //!
 //! In reading order: [`Client`] in `transport` (one call, and when it is repeated) over `addresses` (which server
-//! it goes to), `calls`, `schedules` and `output` (all calls) with `queries` (which jobs they are about), `events` over `sse`
-//! (the stream of events), `worker` (the client as a worker's service), and `error`.
+//! it goes to), `calls`, `amend`, `schedules` and `output` (all calls) with `queries` (which jobs they are about),
+//! `events` over `sse` (the stream of events), `worker` (the client as a worker's service), and `error`.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -37,6 +37,7 @@
 //! and waits only once all have failed.
 
 mod addresses;
+mod amend;
 mod calls;
 mod error;
 mod events;

@@ -34,6 +34,14 @@ words! {
         Orphaned = "orphaned",
         /// The attempt takes longer than expected.
         Overdue = "overdue",
+        /// The job is held: it is not claimed until it is let go.
+        Held = "held",
+        /// The job is held no more.
+        Unheld = "unheld",
+        /// Fields of the job were changed.
+        Edited = "edited",
+        /// The job was removed; only the audit shows it.
+        Deleted = "deleted",
     }
 }
 
@@ -50,4 +58,10 @@ impl EventName {
         Self::Released,
         Self::Retried,
     ];
+
+    /// Returns whether a person has changed the job beside its course: its state stays as it was.
+    #[must_use]
+    pub const fn is_amendment(self) -> bool {
+        matches!(self, Self::Held | Self::Unheld | Self::Edited)
+    }
 }

@@ -5,13 +5,16 @@
 //! [`state`] (each state with its own data), [`phase`] (the state as people see it), [`event`] and [`history`] (what
 //! happened), [`notice`] (events that receivers are to be notified of), [`retry`] (backoff), [`partition`] (which jobs
 //! managers share out together), [`transition`] (every way from one state to another: pure functions, no I/O, no clock,
-//! no randomness), [`unique`] (what submissions under a unique key do to jobs), `output` (who may write it), and
-//! [`oversight`] (what the monitor does to a job, and when it checks the job next).
+//! no randomness), [`refusal`] (why there is none), [`hold`] and [`edit`] (what people change while a job waits or
+//! runs), [`unique`] (what submissions under a unique key do to jobs), `output` (who may write it), and [`oversight`]
+//! (what the monitor does to a job, and when it checks the job next).
 
 pub mod body;
 pub mod conditions;
+pub mod edit;
 pub mod event;
 pub mod history;
+pub mod hold;
 pub mod limit;
 pub mod names;
 pub mod notice;
@@ -19,6 +22,7 @@ mod output;
 pub mod oversight;
 pub mod partition;
 pub mod phase;
+pub mod refusal;
 pub mod requirement;
 pub mod retry;
 pub mod spec;
@@ -33,8 +37,10 @@ use std::time::Duration;
 
 pub use body::{Body, BodyId, BodyRef, Json, NewBody};
 pub use conditions::{Concurrency, Conditions, Ordered};
+pub use edit::{Edit, RetryEdit};
 pub use event::EventName;
 pub use history::{History, HistoryEntry};
+pub use hold::Hold;
 pub use limit::{LimitName, LimitScope, MAX_CONCURRENT};
 pub use names::{
     Actor, ConcurrencyKey, ErrorCode, IdempotencyKey, InvalidName, JobId, Kind, LabelName, OrderingKey, Owner,
@@ -44,6 +50,7 @@ pub use notice::{Notice, NoticeFormat, NoticeTarget, NotifiableEvent};
 pub use oversight::Recovery;
 pub use partition::{Partition, PartitionSet};
 pub use phase::Phase;
+pub use refusal::Refusal;
 pub use requirement::{
     InvalidRequirement, MAX_OFFERED, MAX_OFFERED_NAME, MAX_OFFERED_VALUE, MAX_REQUIREMENT_BYTES, OFFERED_NAME_PATTERN,
     Offers, Requirement, is_offered_name, is_offered_value,
@@ -54,7 +61,7 @@ pub use spec::{
     is_resource_name,
 };
 pub use state::{Attempt, Fence, JobError, JobState, Lease, Orphan, Progress, Running, State};
-pub use transition::{AdminRelease, Change, Claim, Failure, LeaseProof, Refusal, Then};
+pub use transition::{AdminRelease, Change, Claim, Failure, LeaseProof, Then};
 pub use unique::Replacement;
 
 pub(crate) use requirement::OfferedLabels;
@@ -62,12 +69,13 @@ pub(crate) use word_enum::words;
 
 use crate::clock::Timestamp;
 
-/// A job as the store keeps it. It is changed only by the functions of [`transition`], [`oversight`] and [`notice`].
+/// A job as the store keeps it. It is changed only by the functions of [`transition`], [`hold`], [`edit`],
+/// [`oversight`] and [`notice`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// The job's id, unique in the store.
     pub id: JobId,
-    /// The specification from the submission, which never changes.
+    /// The specification from the submission, which only [`edit`] changes.
     pub spec: Arc<JobSpec>,
     /// The input of the work.
     pub payload: Body,
@@ -77,6 +85,8 @@ pub struct Job {
     pub run_at: Timestamp,
     /// The start deadline, if there is one: the job expires when no worker has claimed it by then.
     pub expires_at: Option<Timestamp>,
+    /// The note that the job is held, if it is.
+    pub hold: Option<Box<Hold>>,
     /// How many claims count as attempts so far.
     pub attempt: Attempt,
     /// The fencing token of the latest lease, which counts all claims of the job.

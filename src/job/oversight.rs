@@ -7,9 +7,10 @@ use std::time::Duration;
 use super::Job;
 use super::event::EventName;
 use super::names::Actor;
+use super::refusal::Refusal;
 use super::spec::OrphanPolicy;
 use super::state::{Attempt, JobError, Orphan, Running, State};
-use super::transition::{Change, Failure, Refusal, Transition};
+use super::transition::{Change, Failure, Transition};
 use crate::clock::Timestamp;
 
 /// The terms on which a job is recovered from a worker whose lease has expired.

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::body::Json;
 use super::conditions::{Concurrency, Conditions, Ordered};
-use super::names::{Kind, OrderingKey, Owner, QueueName, ScheduleId, UniqueKey};
+use super::names::{JobId, Kind, OrderingKey, Owner, QueueName, ScheduleId, UniqueKey};
 use super::notice::NoticeTarget;
 use super::requirement::Requirement;
 use super::retry::RetryPolicy;
@@ -120,8 +120,9 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// The part of a job that never changes after the submission, but for its place in the line of an ordering key, which
-/// is another one each time the job returns from its end. Its JSON is part of what the [`Fingerprint`] covers.
+/// The part of a job that never changes after the submission, but for what [`Job::edit`](super::Job::edit) changes and
+/// for its place in the line of an ordering key, which is another one each time the job returns from its end. Its JSON
+/// is part of what the [`Fingerprint`] covers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobSpec {
     /// The queue that the job waits in.
@@ -149,6 +150,9 @@ pub struct JobSpec {
     /// The due time for which the scheduler has made the job, if it has: nobody else sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub due: Option<Box<Due>>,
+    /// The ended job that this one runs again, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rerun_of: Option<JobId>,
     /// What must hold before the job may be claimed; `None` for a job that asks for nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Box<Conditions>>,
@@ -269,6 +273,7 @@ impl JobSpec {
             resources: BTreeMap::new(),
             oversight: Oversight::default(),
             due: None,
+            rerun_of: None,
             conditions: None,
             fingerprint: None,
         }
@@ -324,6 +329,7 @@ mod tests {
                 schedule_id: ScheduleId::new("nightly").expect("an id"),
                 due_at: Timestamp::from_millis(1),
             })),
+            rerun_of: Some(JobId::new("first").expect("an id")),
             conditions: Conditions {
                 requires: vec!["hw = fpga".parse().expect("a requirement")],
                 concurrency: Some(Concurrency { key: ConcurrencyKey::new("db-7").expect("a key"), max: 5 }),
@@ -365,6 +371,7 @@ mod tests {
             resources,
             oversight,
             due,
+            rerun_of,
             conditions,
             fingerprint,
         } = other();
@@ -382,6 +389,7 @@ mod tests {
             of(&JobSpec { resources, ..spec() }),
             of(&JobSpec { oversight, ..spec() }),
             of(&JobSpec { due, ..spec() }),
+            of(&JobSpec { rerun_of, ..spec() }),
             of(&JobSpec { conditions, ..spec() }),
             Fingerprint::of(&spec(), Json::parse("1".to_owned()).ok().as_ref(), None, None),
             Fingerprint::of(&spec(), None, Some(Timestamp::from_millis(1)), None),
@@ -402,7 +410,7 @@ mod tests {
         assert_eq!(
             // A submission does not say for which due time it is.
             Fingerprint::of(
-                &JobSpec { due: None, conditions: None, ..other() },
+                &JobSpec { due: None, rerun_of: None, conditions: None, ..other() },
                 Some(&payload),
                 Some(run_at),
                 Some(expires_at)

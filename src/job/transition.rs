@@ -21,6 +21,7 @@ use super::body::Body;
 use super::event::EventName;
 use super::history::{History, HistoryEntry};
 use super::names::{Actor, JobId, RequestId, WorkerId};
+use super::refusal::Refusal;
 use super::spec::JobSpec;
 use super::state::{Attempt, Fence, JobError, JobState, Lease, Progress, Running, State};
 use crate::clock::Timestamp;
@@ -94,46 +95,6 @@ pub enum Change {
     Already,
 }
 
-/// The reason why a request is refused. A refused request changes nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// The job is in this state instead of available.
-    #[error("the job is {0}, not available")]
-    NotAvailable(JobState),
-    /// The job is not due before this time.
-    #[error("the job is not due before {0}")]
-    NotDue(Timestamp),
-    /// The start deadline, which is this time, has passed.
-    #[error("the job's start deadline {0} has passed")]
-    StartDeadlinePassed(Timestamp),
-    /// The lease of the request is not, or is no longer, the job's current one.
-    #[error("the lease is not the job's current one: the job is {state}, its fence is {}", fence.get())]
-    LeaseLost {
-        /// The current state of the job.
-        state: JobState,
-        /// The current fence of the job.
-        fence: Fence,
-    },
-    /// The job is in this state instead of running.
-    #[error("the job is {0}, not running")]
-    NotRunning(JobState),
-    /// The fence is not the expected one but this one: the job was claimed again.
-    #[error("the job's fence is {}, not the expected one: it was claimed anew", .0.get())]
-    FenceMoved(Fence),
-    /// The job has already ended in this state.
-    #[error("the job is already {0}")]
-    AlreadyFinal(JobState),
-    /// The job is in this state; only a failed, cancelled or expired job can be retried.
-    #[error("the job is {0}; only a failed, cancelled or expired job can be retried")]
-    NotRetryable(JobState),
-    /// No job was ever created under this id: its submission was given up.
-    #[error("the job's submission was not completed, so that there is nothing to retry")]
-    NeverCreated,
-    /// The request comes too early: the lease, the deadline or the time limit still runs.
-    #[error("the time has not come yet")]
-    NotYet,
-}
-
 /// A transition: the new state, and the contents of its history entry.
 pub(super) struct Transition<'a> {
     pub(super) to: State,
@@ -161,6 +122,7 @@ impl Job {
             state: State::Available,
             run_at,
             expires_at,
+            hold: None,
             attempt: Attempt::default(),
             fence: Fence::default(),
             error: None,
@@ -177,13 +139,16 @@ impl Job {
     /// Moves the job `available → running`: a worker gets a lease under a new fence.
     ///
     /// # Errors
-    /// [`Refusal::NotAvailable`], [`Refusal::NotDue`], [`Refusal::StartDeadlinePassed`].
+    /// [`Refusal::NotAvailable`], [`Refusal::Held`], [`Refusal::NotDue`], [`Refusal::StartDeadlinePassed`].
     pub fn claim(&self, claim: &Claim, now: Timestamp) -> Result<Self, Refusal> {
         if self.state != State::Available {
             return Err(Refusal::NotAvailable(self.state.name()));
         }
         if let Some(deadline) = self.start_deadline().filter(|deadline| *deadline <= now) {
             return Err(Refusal::StartDeadlinePassed(deadline));
+        }
+        if self.hold.is_some() {
+            return Err(Refusal::Held);
         }
         if self.run_at > now {
             return Err(Refusal::NotDue(self.run_at));
@@ -428,7 +393,8 @@ impl Job {
     /// Returns the latest transition if it ended the lease of `proof` on its own worker's request: the same request may
     /// then have come again because its answer was lost.
     pub(super) fn end_by(&self, proof: &LeaseProof) -> Option<&HistoryEntry> {
-        let last = self.history.entries().last().filter(|_| self.fence == proof.fence)?;
+        let entries = self.history.entries().iter().filter(|_| self.fence == proof.fence);
+        let last = entries.rev().find(|entry| !entry.event.is_amendment())?;
         let ended = last.from == Some(JobState::Running) && last.to != JobState::Running;
         (ended && last.actor.as_str() == proof.worker_id.as_str()).then_some(last)
     }
@@ -474,6 +440,9 @@ impl Job {
     pub(super) fn enter(&mut self, transition: Transition<'_>) {
         let Transition { to, event, actor, reason, now } = transition;
         let from = std::mem::replace(&mut self.state, to).name();
+        if self.state.name().is_final() {
+            self.hold = None;
+        }
         self.updated_at = now.max(self.updated_at);
         self.record(Some(from), event, actor, reason, now);
     }

@@ -16,6 +16,7 @@
 
 mod admin;
 mod announced;
+pub(crate) mod audit_entry;
 mod claimant;
 mod dispatch;
 mod hints;
@@ -86,6 +87,8 @@ pub struct ManagerConfig {
     pub candidates_per_queue: usize,
     /// The time between two counts of the store's jobs for the gauges.
     pub survey_interval: Duration,
+    /// Whether an audit is kept, in which the removal of jobs on request has to stand.
+    pub audit: bool,
     /// The address by which the other managers of the store reach this one; `None` where they do not call each other.
     pub address: Option<Arc<str>>,
 }
@@ -96,6 +99,7 @@ impl Default for ManagerConfig {
             poll_interval: Duration::from_millis(500),
             candidates_per_queue: 10_000,
             survey_interval: Duration::from_secs(15),
+            audit: false,
             address: None,
         }
     }
@@ -120,6 +124,7 @@ pub(crate) struct ManagerState {
     unique: KeyTurns<UniqueKey>,
     lines: Lines,
     observe: Observations,
+    keeps_audit: bool,
     outputs: Outputs,
     end_watchers: Watchers,
     /// Cancelled when the manager shuts down.
@@ -151,6 +156,7 @@ impl Manager {
             members: Membership::default(),
             hints: Hints::new(config.address),
             queue_settings: QueueSettingsCache::new(Arc::clone(&store)),
+            keeps_audit: config.audit,
             observe: Observations::new(!exclusive, clock.now()),
             outputs: Outputs::new(store.outputs()),
             end_watchers: Watchers::default(),

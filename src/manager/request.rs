@@ -257,6 +257,9 @@ pub enum ManagerError {
         /// What is wrong with the field.
         message: String,
     },
+    /// The job has changed since the version that the request names.
+    #[error("job {0} has changed since it was read")]
+    VersionDiffers(JobId),
     /// Another job was submitted under this id or key.
     #[error("job {0} was submitted under the same id or key with another content")]
     SubmissionDiffers(JobId),

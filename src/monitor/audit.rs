@@ -13,8 +13,6 @@
 //! The audit can miss entries in the middle of a history of more than fifty that were folded away before a pass, and
 //! jobs that were removed before one.
 
-mod ecs;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +25,7 @@ use super::pages::{MayAct, Pages};
 use super::report::Report;
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, RecordName};
+use crate::manager::audit_entry;
 use crate::query::{Filter, SortField};
 use crate::store::record::body;
 use crate::store::{
@@ -155,7 +154,7 @@ impl Auditor {
             let before = self.handed_over.lock().get(&job.id).map_or(0, |(number, _)| *number);
             let new = job.history.numbered().filter(|(number, entry)| *number > before && entry.at >= since);
             let count = entries.len();
-            entries.extend(new.map(|(number, entry)| ecs::entry(job, number, entry)));
+            entries.extend(new.map(|(number, entry)| audit_entry::entry(job, number, entry)));
             if entries.len() > count
                 && let Some((number, last)) = job.history.numbered().next_back().filter(|(_, last)| last.at >= next)
             {

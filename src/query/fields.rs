@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Body, EventName, HistoryEntry, Job, JobState, Lease, Orphan, OrphanPolicy, Owner, Phase, Running, State,
+    Body, EventName, HistoryEntry, Hold, Job, JobState, Lease, Orphan, OrphanPolicy, Owner, Phase, Running, State,
 };
 use crate::schedule::{Action, ActionType, Overlap, Schedule};
 
@@ -265,10 +265,20 @@ pub static FIELDS: &[Field] = &[
         "The earliest time at which the job is claimed.", "run_at < now-1h").sortable(),
     Field::new("expires_at", Date, Of(|job| job.expires_at.and_then(time)),
         "The time at which the job expires if no attempt has begun.", "expires_at <= now+10m").sortable(),
+    Field::new("held", FieldType::Flag, Of(|job| job.hold.is_some().then_some(FieldValue::Flag(true))),
+        "True for a job that is held; other jobs have no value.", "held: true"),
+    Field::new("hold.at", Date, Of(|job| time(hold(job)?.at)),
+        "When the job was held.", "hold.at < now-1d").sortable(),
+    Field::new("hold.by", KEYWORD, Of(|job| text(hold(job)?.by.as_str())),
+        "Who holds the job.", "hold.by: ann").sortable().groupable(),
+    Field::new("hold.reason", BOUNDED, Of(|job| hold(job)?.reason.as_deref().and_then(text)),
+        "Why the job is held.", "hold.reason: *month*"),
     Field::new("schedule_id", KEYWORD, Of(|job| text(job.spec.due.as_ref()?.schedule_id.as_str())),
         "The schedule that the job was made for.", "schedule_id: nightly").sortable().groupable().by_default(),
     Field::new("due_at", Date, Of(|job| time(job.spec.due.as_ref()?.due_at)),
         "When that schedule was due.", "due_at >= now-1d").sortable(),
+    Field::new("rerun_of", KEYWORD, Of(|job| text(job.spec.rerun_of.as_ref()?.as_str())),
+        "The ended job that this one runs again.", "rerun_of: nightly-7").sortable().groupable(),
     Field::new("created_at", Date, Of(|job| time(job.created_at)),
         "When the job was submitted.", "created_at >= now-7d/d").sortable(),
     Field::new("updated_at", Date, Of(|job| time(job.updated_at)),
@@ -440,6 +450,10 @@ fn running(job: &Job) -> Option<&Running> {
 
 fn lease(job: &Job) -> Option<&Lease> {
     job.lease()
+}
+
+fn hold(job: &Job) -> Option<&Hold> {
+    job.hold.as_deref()
 }
 
 fn orphan(job: &Job) -> Option<&Orphan> {

@@ -59,6 +59,8 @@ pub struct Filter {
     pub finished_after: Option<Timestamp>,
     /// Selects jobs that were last written after this time.
     pub updated_after: Option<Timestamp>,
+    /// Selects jobs that are held, or those that are not.
+    pub held: Option<bool>,
     /// Selects jobs that are flagged as orphans, or those that are not.
     pub orphaned: Option<bool>,
     /// Selects jobs with pending notices, or those without.
@@ -103,6 +105,7 @@ impl Filter {
             && self.finished_at_most.is_none_or(|latest| job.finished_at().is_some_and(|at| at <= latest))
             && self.finished_after.is_none_or(|earliest| job.finished_at().is_some_and(|at| at > earliest))
             && self.updated_after.is_none_or(|earliest| job.updated_at > earliest)
+            && self.held.is_none_or(|held| job.hold.is_some() == held)
             && self.orphaned.is_none_or(|orphaned| job.orphan().is_some() == orphaned)
             && self.pending_notices.is_none_or(|pending_notices| job.outbox.is_empty() != pending_notices)
             && self.query.as_ref().is_none_or(|query| query.expression.matches(job, query.now))
@@ -137,6 +140,7 @@ impl Filter {
             || self.request_id.is_some()
             || self.available_in.is_some()
             || self.watch_at_most.is_some()
+            || self.held == Some(true)
             || self.orphaned == Some(true)
             || self.pending_notices == Some(true)
             || (!self.states.is_empty() && !self.states.iter().any(|state| state.is_final()))
@@ -210,8 +214,9 @@ impl Group {
     }
 }
 
-/// Returns the job's key in the order in which available jobs are claimed; `None` for a job that is not available.
+/// Returns the job's key in the order in which available jobs are claimed; `None` for a job that is not available, or
+/// is held.
 #[must_use]
 pub fn dispatch_key(job: &Job) -> Option<SortKey> {
-    (job.state == State::Available).then(|| Sort::Dispatch.key(job))
+    job.is_claimable().then(|| Sort::Dispatch.key(job))
 }

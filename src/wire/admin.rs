@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_TEXT_BYTES};
+use super::edit::EditJob;
 use super::selection::{finds_all, yes};
 use crate::clock::Timestamp;
-use crate::job::{Actor, JobId, JobState, Kind, Owner, QueueName, Then, WorkerId};
+use crate::job::{Actor, IdempotencyKey, JobId, JobState, Kind, Owner, QueueName, Then, WorkerId};
 use crate::manager::{BulkAction, BulkOrder, BulkSelection};
 use crate::query::Filter;
 use crate::query::table::Table;
@@ -90,19 +91,25 @@ impl BulkFilter {
     }
 }
 
-/// A change of many jobs: to cancel them, to retry them, or to release them from their workers.
+/// A change of many jobs: to cancel, retry, hold, edit, rerun or delete them, or to release them from their workers.
 #[serde_with::skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"filter": {"queues": ["reports"]}, "reason": "wrong month", "dry_run": false}))]
 pub struct BulkChange {
     /// Selects the jobs. Jobs whose state does not allow the change are ignored.
     pub filter: BulkFilter,
-    /// The reason, which is recorded in each job's history; at most 4 KiB. Not needed for a dry run.
+    /// The reason, which is recorded in each job's history; at most 4 KiB. Not needed for a dry run or a rerun.
     #[schema(min_length = 1, max_length = 4096)]
     pub reason: Option<String>,
     /// What happens to released jobs; `requeue` by default. Allowed only for a release.
     pub then: Option<Then>,
+    /// The change of each job's fields. Required for an edit, and allowed only there.
+    pub edit: Option<EditJob>,
+    /// The key of a rerun, 1 to 256 bytes: under the same key no job is run again twice. Required for a rerun, and
+    /// allowed only there.
+    #[schema(value_type = Option<IdempotencyKey>)]
+    pub key: Option<String>,
     /// Whether the call only counts the jobs and shows a few of them. True by default, so that a call that forgets it
     /// changes nothing.
     #[serde(default = "yes")]
@@ -135,7 +142,8 @@ impl BulkChange {
         let selection = checks.part(self.filter.into_selection(now));
         let reason = self.reason.unwrap_or_default();
         checks.text("reason", &reason, MAX_TEXT_BYTES);
-        if !self.dry_run && reason.trim().is_empty() {
+        let is_rerun = matches!(action, BulkAction::Rerun(_));
+        if !self.dry_run && !is_rerun && reason.trim().is_empty() {
             checks.fault("reason", "must say why: it stands in the history of every job");
         }
         checks.cursor_of(Table::Jobs, self.dry_run, self.cursor.as_deref());
@@ -147,11 +155,34 @@ impl BulkChange {
                 action
             }
         };
+        let action = match (action, self.edit) {
+            (BulkAction::Edit(_), Some(edit)) => {
+                let edit = checks.part(edit.into_edit().map(|(edit, _)| edit));
+                BulkAction::Edit(Box::new(edit.unwrap_or_default()))
+            }
+            (action, edit) => {
+                if matches!(action, BulkAction::Edit(_)) != edit.is_some() {
+                    checks.fault("edit", "stands in an edit, and only there");
+                }
+                action
+            }
+        };
+        let key = checks.optional_name::<IdempotencyKey>("key", self.key.as_deref());
+        let action = match (action, key) {
+            (BulkAction::Rerun(_), _) if self.dry_run => BulkAction::Rerun(String::new()),
+            (BulkAction::Rerun(_), Some(key)) => BulkAction::Rerun(key.as_str().to_owned()),
+            (action, key) => {
+                if matches!(action, BulkAction::Rerun(_)) || key.is_some() {
+                    checks.fault("key", "stands in a rerun, and only there");
+                }
+                action
+            }
+        };
         let max_jobs = checks.most("max_jobs", self.max_jobs);
         Ok(Ordered {
-            action,
             selection: checks.finish(selection)?,
-            order: (!self.dry_run).then_some(BulkOrder { action, actor, reason }),
+            order: (!self.dry_run).then_some(BulkOrder { action: action.clone(), actor, reason }),
+            action,
             max_jobs,
             cursor: self.cursor,
         })

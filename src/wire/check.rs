@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use super::NotifyTarget;
 use crate::clock::Timestamp;
 use crate::executor::TargetUrl;
+use crate::job::edit;
 use crate::job::{
     Concurrency, EventName, InvalidName, Json, LabelName, MAX_CONCURRENT, MAX_OFFERED, MAX_OFFERED_NAME,
     MAX_OFFERED_VALUE, MAX_RESOURCE_NAME, QueueName, Requirement, is_offered_name, is_offered_value, is_resource_name,
@@ -24,13 +25,13 @@ pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 /// How deep arrays and objects may be nested in a payload or a result: common JSON parsers stop soon after.
 pub const MAX_BODY_DEPTH: usize = 100;
 /// The most labels of a job.
-pub const MAX_LABELS: usize = 64;
+pub const MAX_LABELS: usize = edit::MAX_LABELS;
 /// The longest label value, in bytes.
 pub const MAX_LABEL_BYTES: usize = 1024;
 /// The most requirements of a job.
 pub const MAX_REQUIREMENTS: usize = 16;
 /// The most named resources of a job.
-pub const MAX_RESOURCES: usize = 32;
+pub const MAX_RESOURCES: usize = edit::MAX_RESOURCES;
 /// The longest reason or progress message, in bytes.
 pub const MAX_TEXT_BYTES: usize = 4 * 1024;
 /// The longest error message, in bytes: room for the end of a log.
@@ -60,7 +61,10 @@ pub const MAX_NOTIFY_TARGETS: usize = 10;
 pub const MAX_URL_BYTES: usize = 2048;
 
 /// Words that cannot be ids, because paths have them in the place of a job's id. A test compares them with the routes.
-pub const RESERVED_IDS: [&str; 7] = ["bulk", "cancel", "count", "export", "release", "retry", "stats"];
+pub const RESERVED_IDS: [&str; 13] = [
+    "bulk", "cancel", "count", "delete", "edit", "export", "hold", "release", "rerun", "retry", "run-now", "stats",
+    "unhold",
+];
 
 /// Words that cannot be ids of schedules, for the same reason.
 pub const RESERVED_SCHEDULE_IDS: [&str; 5] = ["bulk", "pause", "preview", "remove", "resume"];

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use utoipa::openapi::extensions::Extensions;
-use utoipa::openapi::schema::{AdditionalProperties, AllOfBuilder};
+use utoipa::openapi::schema::{AdditionalProperties, AllOfBuilder, SchemaType};
 use utoipa::openapi::{ArrayBuilder, KnownFormat, ObjectBuilder, Ref, RefOr, Schema, SchemaFormat, Type};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -109,6 +109,19 @@ impl PartialSchema for Labels {
 }
 
 impl ToSchema for Labels {}
+
+/// The labels of a job that are set and removed.
+pub(crate) struct LabelChanges;
+
+impl PartialSchema for LabelChanges {
+    fn schema() -> Described {
+        let types = SchemaType::from_iter([Type::String, Type::Null]);
+        let values = ObjectBuilder::new().schema_type(types).max_length(Some(MAX_LABEL_BYTES));
+        by_name("Labels to set by name; null removes one.", MAX_LABELS, LabelName::schema(), values)
+    }
+}
+
+impl ToSchema for LabelChanges {}
 
 /// The resources that a job needs or a worker offers.
 pub(crate) struct Resources;

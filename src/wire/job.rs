@@ -15,7 +15,9 @@ use crate::job::{
     self, Body, ConcurrencyKey, JobId, Json, Kind, OrderingKey, OrphanPolicy, Owner, QueueName, Requirement,
     ScheduleId, State, UniqueKey, WorkerId,
 };
-pub use crate::job::{HistoryEntry, JobError, JobState, NoticeTarget as NotifyTarget, Orphan, Progress, RetryPolicy};
+pub use crate::job::{
+    HistoryEntry, Hold, JobError, JobState, NoticeTarget as NotifyTarget, Orphan, Progress, RetryPolicy,
+};
 use crate::manager::JobView;
 use crate::store::Versioned;
 
@@ -55,6 +57,10 @@ pub struct JobAnswer<'a> {
     pub run_at: Timestamp,
     /// The start deadline: the job expires when no worker has claimed it by then.
     pub expires_at: Option<Timestamp>,
+    /// The note that the job is held, and so is not claimed; null when nobody holds it.
+    #[serde(default)]
+    #[schema(value_type = Option<Hold>)]
+    pub hold: Option<Cow<'a, Hold>>,
     /// How long an attempt is expected to take, in milliseconds; a longer one is overdue.
     pub expected_runtime_ms: Option<u64>,
     /// How long an attempt may take at most, in milliseconds.
@@ -130,6 +136,10 @@ pub struct JobAnswer<'a> {
     pub schedule_id: Option<Cow<'a, str>>,
     /// The time at which the schedule was due.
     pub due_at: Option<Timestamp>,
+    /// The ended job that this one runs again.
+    #[serde(default)]
+    #[schema(value_type = Option<JobId>)]
+    pub rerun_of: Option<Cow<'a, str>>,
     /// The version of the job's document.
     pub version: Version,
 }
@@ -234,6 +244,7 @@ impl<'a> From<&'a Versioned> for JobAnswer<'a> {
             labels: Cow::Borrowed(&spec.labels),
             run_at: job.run_at,
             expires_at: job.expires_at,
+            hold: job.hold.as_deref().map(Cow::Borrowed),
             expected_runtime_ms: spec.expected_runtime.map(millis),
             timeout_ms: spec.timeout.map(millis),
             max_attempts: spec.max_attempts,
@@ -264,6 +275,7 @@ impl<'a> From<&'a Versioned> for JobAnswer<'a> {
             finished_at: job.finished_at(),
             schedule_id: spec.due.as_ref().map(|due| due.schedule_id.as_str().into()),
             due_at: spec.due.as_ref().map(|due| due.due_at),
+            rerun_of: spec.rerun_of.as_ref().map(|id| id.as_str().into()),
             version: Version { seq_no: versioned.version.seq_no, primary_term: versioned.version.primary_term },
         }
     }

@@ -170,6 +170,7 @@ fn service_error(error: ManagerError) -> ServiceError {
         ManagerError::NotFound(_)
         | ManagerError::Invalid { .. }
         | ManagerError::SubmissionDiffers(_)
+        | ManagerError::VersionDiffers(_)
         | ManagerError::Duplicate(_)
         | ManagerError::Refused(_) => ServiceError::Refused(error.to_string()),
     }

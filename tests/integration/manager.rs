@@ -19,6 +19,7 @@ use leasehold::store::{Store, Versioned};
 
 use crate::engines::{self, Engine};
 use admin::*;
+use amend::*;
 use events::{
     a_feed_goes_on_at_another_manager_with_what_the_store_has, a_feed_goes_on_in_the_ring_right_after_what_it_saw,
     a_filter_lets_through_what_it_names, a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same,
@@ -238,6 +239,14 @@ cases! {
     named_jobs_are_changed_each_once_and_only_where_they_match,
     an_order_that_can_be_done_to_none_of_those_asked_for_is_refused,
     flagged_jobs_are_shown_with_what_there_is_to_judge_them_by,
+    a_held_job_is_not_claimed_and_goes_on_at_once_when_it_is_let_go,
+    a_running_job_is_held_when_it_is_available_again,
+    many_jobs_are_held_and_let_go,
+    an_edited_job_goes_by_its_new_values_and_its_submission_is_still_recognised,
+    an_edit_of_another_version_is_refused,
+    a_deleted_job_is_gone_and_what_it_held_is_free,
+    many_jobs_are_deleted_but_for_those_that_run,
+    a_rerun_is_a_new_job_that_names_its_origin_and_is_made_once,
     every_transition_is_told_once_and_in_order,
     a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same,
     a_feed_goes_on_in_the_ring_right_after_what_it_saw,
@@ -590,6 +599,7 @@ async fn queues_show_their_depth_by_state(site: Site) {
 }
 
 mod admin;
+mod amend;
 mod capacity;
 mod claims;
 mod events;

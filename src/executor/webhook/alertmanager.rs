@@ -69,7 +69,11 @@ const fn ended_by(event: EventName) -> &'static [Trouble<EventName>] {
         | EventName::Claimed
         | EventName::CancelRequested
         | EventName::Orphaned
-        | EventName::Overdue => &[],
+        | EventName::Overdue
+        | EventName::Held
+        | EventName::Unheld
+        | EventName::Edited
+        | EventName::Deleted => &[],
     }
 }
 

@@ -14,7 +14,7 @@ use super::room::{Walk, Wish, meets};
 use super::shares::Members;
 use super::turns::{Rule, Turns};
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, QueueName, State};
+use crate::job::{Job, JobId, QueueName};
 use crate::manager::claimant::Claimant;
 use crate::manager::request::ClaimOrder;
 use crate::query::SortKey;
@@ -125,7 +125,7 @@ impl<Handed> Board<Handed> {
 
     /// Adds an available job, or returns it if it is left to another manager, which hands it out soon.
     pub(super) fn add(&mut self, candidate: Versioned, now: Timestamp, config: &DispatchConfig) -> Option<Versioned> {
-        if candidate.job.state != State::Available || self.out.contains(&candidate.job.id) {
+        if !candidate.job.is_claimable() || self.out.contains(&candidate.job.id) {
             return None;
         }
         let queue = &candidate.job.spec.queue;

@@ -85,6 +85,7 @@ impl Manager {
         let filter = Filter {
             queues: vec![queue.clone()],
             available_in: Some(look.partitions),
+            held: Some(false),
             run_at_most: Some(look.due_by),
             ..Filter::default()
         };
@@ -125,6 +126,7 @@ impl Manager {
         let unfinished = Unfinished { dispatch: &self.shared.dispatch, queue, lookup: Some(&lookup) };
         let of_queue = Filter {
             states: vec![JobState::Available],
+            held: Some(false),
             queues: vec![queue.clone()],
             available_in: lookup.partitions,
             ..Filter::default()

@@ -380,6 +380,7 @@ impl Manager {
         for name in self.shared.dispatch.run_out().into_iter().take(SEARCHES_PER_LOOK) {
             let filter = Filter {
                 states: vec![JobState::Available],
+                held: Some(false),
                 under: vec![name.clone()],
                 run_at_most: Some(self.shared.clock.now()),
                 ..Filter::default()

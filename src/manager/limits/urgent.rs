@@ -55,6 +55,7 @@ impl Manager {
         for (urgent, name) in &limits {
             let filter = Filter {
                 states: vec![JobState::Available],
+                held: Some(false),
                 under: vec![name.clone()],
                 run_at_most: Some(self.shared.clock.now()),
                 ..Filter::default()

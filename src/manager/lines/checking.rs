@@ -246,6 +246,7 @@ impl Manager {
         for key in run_out.into_iter().take(SEARCHES_PER_LOOK) {
             let filter = Filter {
                 states: vec![JobState::Available],
+                held: Some(false),
                 in_line_of: vec![key.clone()],
                 run_at_most: Some(self.shared.clock.now()),
                 ..Filter::default()

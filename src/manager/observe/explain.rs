@@ -48,11 +48,11 @@ pub struct Explanation {
     "queue": "reports", "since": "2030-01-31T08:00:00.000Z", "by": "ann", "reason": "repairs",
 }))]
 pub struct Reason {
-    /// A stable word for the reason. For a waiting job: `start_deadline_passed`, `not_due`, `waiting_for_retry`,
-    /// `queue_paused`, `behind_in_line`, `limit_reached`, `kept_free_for_urgent`, `rate_reached`, `limit_paused`,
-    /// `no_worker_since_start`, `no_worker_lately`, `requirements_not_met`, `needs_more_than_offered`, `workers_busy`,
-    /// `jobs_ahead`, `fair_share`, `start_deadline` or `next`. For a running job: `running`, `lease_expired`,
-    /// `orphaned`, `overdue`, `cancel_requested` or `time_limit`. For a job that has ended, its state.
+    /// A stable word for the reason. For a waiting job: `held`, `start_deadline_passed`, `not_due`,
+    /// `waiting_for_retry`, `queue_paused`, `behind_in_line`, `limit_reached`, `kept_free_for_urgent`, `rate_reached`,
+    /// `limit_paused`, `no_worker_since_start`, `no_worker_lately`, `requirements_not_met`, `needs_more_than_offered`,
+    /// `workers_busy`, `jobs_ahead`, `fair_share`, `start_deadline` or `next`. For a running job: `running`, `held`,
+    /// `lease_expired`, `orphaned`, `overdue`, `cancel_requested` or `time_limit`. For a job that has ended, its state.
     pub code: String,
     /// The reason as a sentence.
     pub message: String,
@@ -91,7 +91,7 @@ impl Manager {
         let found = self.shared.store.get(std::slice::from_ref(id)).await?.pop().flatten();
         let job = found.ok_or_else(|| ManagerError::NotFound(id.clone()))?.job;
         let now = self.shared.clock.now();
-        let waits = job.state == State::Available && job.run_at <= now;
+        let waits = job.is_claimable() && job.run_at <= now;
         let settings = self.shared.queue_settings.of(&job.spec.queue);
         let take_turns = waits && settings.fairness.takes_turns();
         let order = settings.order();
@@ -117,6 +117,7 @@ impl Manager {
         let owner = job.spec.owner.as_ref().filter(|_| of_owner);
         let filter = Filter {
             states: vec![JobState::Available],
+            held: Some(false),
             queues: vec![job.spec.queue.clone()],
             owners: owner.into_iter().cloned().collect(),
             without_owner: of_owner && owner.is_none(),
@@ -160,6 +161,7 @@ fn of_waiting(facts: &Facts) -> (bool, Vec<Reason>) {
     let is_due = job.run_at <= now;
     let runnable = is_due
         && !too_late
+        && job.hold.is_none()
         && facts.settings.paused.is_none()
         && facts.first_in_line.is_none()
         && facts.limits.is_empty();
@@ -167,7 +169,8 @@ fn of_waiting(facts: &Facts) -> (bool, Vec<Reason>) {
         Some(of_owner) => of_turns(facts, of_owner),
         None => of_ahead(facts),
     });
-    let parts = [too_late.then(|| of_missed_deadline(job)), (!is_due).then(|| of_not_due(job, now)), of_pause(facts)];
+    let deadline = too_late.then(|| of_missed_deadline(job));
+    let parts = [of_hold(job), deadline, (!is_due).then(|| of_not_due(job, now)), of_pause(facts)];
     let rest = [of_workers(facts), ahead, (!too_late).then(|| of_deadline(job, now)).flatten()];
     let line = facts.first_in_line.as_ref().and_then(|first| of_line(job, first));
     let limits = line.into_iter().chain(facts.limits.iter().map(of_limit));
@@ -180,6 +183,14 @@ fn of_waiting(facts: &Facts) -> (bool, Vec<Reason>) {
         reasons.insert(0, Reason::new("next", message, json!({})));
     }
     (runnable, reasons)
+}
+
+fn of_hold(job: &Job) -> Option<Reason> {
+    let hold = job.hold.as_ref()?;
+    let why = hold.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let until = if job.state == State::Available { "" } else { "; it runs on, and is not claimed again" };
+    let message = format!("It is held by {} since {}{why}{until}.", hold.by, hold.at);
+    Some(Reason::new("held", message, json!({ "since": hold.at, "by": hold.by, "reason": hold.reason })))
 }
 
 fn of_missed_deadline(job: &Job) -> Reason {
@@ -408,6 +419,7 @@ fn of_running(facts: &Facts, running: &Running) -> Vec<Reason> {
         let message = format!("Its worker is asked to stop since {at}, {} ago.", ago(at));
         reasons.push(Reason::new("cancel_requested", message, json!({ "since": at })));
     }
+    reasons.extend(of_hold(job));
     if let Some(at) = job.times_out_at(running) {
         let message = format!("Its time limit ends at {at}, {}.", from_now(at, now));
         reasons.push(Reason::new("time_limit", message, json!({ "at": at })));

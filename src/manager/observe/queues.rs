@@ -139,6 +139,7 @@ impl Manager {
         }
         let filter = Filter {
             states: vec![JobState::Available],
+            held: Some(false),
             queues: vec![queue.clone()],
             run_at_most: Some(self.shared.clock.now()),
             ..Filter::default()

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::holder::{Holder, is_live};
-use crate::job::JobId;
+use super::holder::{Holder, is_live, record_key};
+use crate::job::{Job, JobId};
 use crate::manager::Manager;
 use crate::manager::announced::Evidence;
+use crate::manager::request::ManagerError;
 use crate::manager::sweep::Swept;
 use crate::store::{RecordKind, Versioned};
 
@@ -49,6 +50,18 @@ impl Swept for Holder {
 }
 
 impl Manager {
+    /// Removes the record of an ended job's unique key, as the sweep would, since the job is about to be removed: of a
+    /// job that does not exist nobody can say whether it was ever created.
+    pub(in crate::manager) async fn leave_key(&self, job: &Job) -> Result<(), ManagerError> {
+        let Some(key) = job.spec.unique() else { return Ok(()) };
+        let Some(record) = self.shared.store.record(&record_key(key)).await? else { return Ok(()) };
+        let holder: Holder = record.read()?;
+        if holder.announced.job == job.id && holder.announced.evidence(Some(job)) == Evidence::Over {
+            self.give_key_back(key, record.version).await;
+        }
+        Ok(())
+    }
+
     /// Removes the records whose jobs are over, until the manager stops.
     pub(in crate::manager) async fn keep_unique_keys(self) {
         let mut ticks = interval_at(Instant::now() + SWEEP_EVERY, SWEEP_EVERY);

@@ -3,8 +3,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures::future::join_all;
+
 use crate::clock::Timestamp;
-use crate::job::{Actor, AdminRelease, Change, Job, JobId, JobState, Refusal, Then};
+use crate::job::{Actor, AdminRelease, Change, Edit, Job, JobId, JobState, Refusal, Then};
 use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 use crate::store::{Refresh, StoreError, Versioned};
 
@@ -16,8 +18,11 @@ use crate::manager::request::ManagerError;
 /// sort before the first page.
 pub const BULK_ORDER: Sort = Sort::By(SortField::CreatedAt, Direction::Descending);
 
+/// How many ended jobs are run again at once.
+const RERUNS_AT_ONCE: usize = 50;
+
 /// The change to each job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum BulkAction {
     /// Ends the leases of running jobs.
     Release(Then),
@@ -25,44 +30,83 @@ pub enum BulkAction {
     Cancel,
     /// Retries jobs that failed, expired or were cancelled.
     Retry,
+    /// Holds jobs that have not ended.
+    Hold,
+    /// Lets held jobs go.
+    Unhold,
+    /// Makes jobs that wait due now.
+    RunNow,
+    /// Edits jobs that have not ended.
+    Edit(Box<Edit>),
+    /// Submits jobs that run ended ones again; none is made twice under the same key.
+    Rerun(String),
+    /// Removes jobs that do not run.
+    Delete,
 }
 
 impl BulkAction {
     /// Returns the name of the action in metrics.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Release(_) => "release",
             Self::Cancel => "cancel",
             Self::Retry => "retry",
+            Self::Hold => "hold",
+            Self::Unhold => "unhold",
+            Self::RunNow => "run_now",
+            Self::Edit(_) => "edit",
+            Self::Rerun(_) => "rerun",
+            Self::Delete => "delete",
         }
     }
 
     /// Returns the states of the jobs that the action applies to.
     #[must_use]
-    pub const fn states(self) -> &'static [JobState] {
+    pub const fn states(&self) -> &'static [JobState] {
         match self {
             Self::Release(_) => &[JobState::Running],
-            Self::Cancel => &[JobState::Available, JobState::Running],
+            Self::Cancel | Self::Hold | Self::Unhold | Self::Edit(_) => &[JobState::Available, JobState::Running],
+            Self::RunNow => &[JobState::Available],
+            Self::Rerun(_) => &[JobState::Completed, JobState::Failed, JobState::Cancelled, JobState::Expired],
+            Self::Delete => {
+                &[JobState::Available, JobState::Completed, JobState::Failed, JobState::Cancelled, JobState::Expired]
+            }
             Self::Retry => &[JobState::Failed, JobState::Cancelled, JobState::Expired],
         }
     }
 
-    fn decide(self, order: &BulkOrder, job: &Job, now: Timestamp) -> Result<Change, Refusal> {
+    /// Returns whether only held jobs, or only others, can be changed.
+    const fn held(&self) -> Option<bool> {
+        match self {
+            Self::Hold => Some(false),
+            Self::Unhold => Some(true),
+            _ => None,
+        }
+    }
+
+    fn decide(&self, order: &BulkOrder, job: &Job, now: Timestamp) -> Result<Change, Refusal> {
         let BulkOrder { actor, reason, .. } = order;
+        let noted = || Some(reason.clone());
         Ok(match self {
-            Self::Release(then) => {
+            &Self::Release(then) => {
                 let order = AdminRelease { actor: actor.clone(), reason: reason.clone(), then, expected_fence: None };
                 Change::To(Box::new(job.admin_release(&order, now)?))
             }
             Self::Cancel => job.cancel(actor, Some(reason.clone()), now)?,
             Self::Retry => Change::To(Box::new(job.retry(actor, Some(reason.clone()), now)?)),
+            Self::Hold => job.hold(actor, noted(), now)?,
+            Self::Unhold => job.unhold(actor, noted(), now)?,
+            Self::RunNow => job.run_now(actor, Some(reason), now)?,
+            Self::Edit(edit) => job.edit(edit, actor, Some(reason), now)?,
+            // More than one write each.
+            Self::Rerun(_) | Self::Delete => Change::Already,
         })
     }
 }
 
 /// An administrator's order to change many jobs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BulkOrder {
     /// The change to each job.
     pub action: BulkAction,
@@ -95,7 +139,7 @@ impl Manager {
     ///
     /// # Errors
     /// [`ManagerError::Invalid`] when the action applies to none of the selected states; otherwise the store's error.
-    pub async fn preview(&self, action: BulkAction, selection: &BulkSelection) -> Result<BulkPreview, ManagerError> {
+    pub async fn preview(&self, action: &BulkAction, selection: &BulkSelection) -> Result<BulkPreview, ManagerError> {
         let BulkSelection { filter, ids } = narrow(action, selection)?;
         let store = &self.shared.store;
         store.refresh(Refresh::Jobs(&filter)).await?;
@@ -121,7 +165,7 @@ impl Manager {
         selection: &BulkSelection,
         bounds: BulkBounds,
     ) -> Result<BulkReport, ManagerError> {
-        let selection = narrow(order.action, selection)?;
+        let selection = narrow(&order.action, selection)?;
         if bounds.after.is_none() {
             // The caller may have seen these jobs by a real-time read, so the search must find them too.
             self.shared.store.refresh(Refresh::Jobs(&selection.filter)).await?;
@@ -173,6 +217,11 @@ impl InPages for BulkChange {
 
     async fn change(&self, ids: Vec<JobId>) -> Vec<Fate<ManagerError>> {
         let Self { manager, order, selection } = self;
+        match &order.action {
+            BulkAction::Delete => return self.delete(ids).await,
+            BulkAction::Rerun(key) => return self.rerun(ids, key).await,
+            _ => {}
+        }
         // Says for each job whether the latest decision was to write it.
         let wrote: Vec<AtomicBool> = ids.iter().map(|_| AtomicBool::new(false)).collect();
         let decide = |index: usize, job: &Job, now: Timestamp| {
@@ -207,20 +256,44 @@ impl BulkChange {
         self.order.action == BulkAction::Retry && job.spec.is_keyed()
     }
 
+    async fn delete(&self, ids: Vec<JobId>) -> Vec<Fate<ManagerError>> {
+        let BulkOrder { actor, reason, .. } = &self.order;
+        let is_wanted = |job: &Job| self.selection.filter.matches(job);
+        let deleted = self.manager.delete_each(actor, Some(reason), &ids, is_wanted).await;
+        deleted.into_iter().map(fate).collect()
+    }
+
+    async fn rerun(&self, ids: Vec<JobId>, key: &str) -> Vec<Fate<ManagerError>> {
+        let mut fates = Vec::with_capacity(ids.len());
+        for some in ids.chunks(RERUNS_AT_ONCE) {
+            let reruns = some.iter().map(|id| self.manager.rerun(&self.order.actor, id, Some(key)));
+            let reruns = join_all(reruns).await.into_iter();
+            fates.extend(reruns.map(|rerun| fate(rerun.map(|submitted| submitted.created))));
+        }
+        fates
+    }
+
     /// Retries a job with keys.
     async fn retry_keyed(&self, found: Versioned) -> Fate<ManagerError> {
         let BulkOrder { actor, reason, .. } = &self.order;
         let retry = |job: &Job| job.retry(actor, Some(reason.clone()), self.manager.shared.clock.now());
-        match self.manager.return_keyed(found, retry).await {
-            Ok(_) => Fate::Changed,
-            Err(ManagerError::Refused(_) | ManagerError::NotFound(_) | ManagerError::Duplicate(_)) => Fate::Skipped,
-            Err(error) => Fate::Failed(error),
+        fate(self.manager.return_keyed(found, retry).await.map(|_| true))
+    }
+}
+
+/// Returns the fate of a job that was changed, or was not.
+fn fate(changed: Result<bool, ManagerError>) -> Fate<ManagerError> {
+    match changed {
+        Ok(true) => Fate::Changed,
+        Ok(false) | Err(ManagerError::Refused(_) | ManagerError::NotFound(_) | ManagerError::Duplicate(_)) => {
+            Fate::Skipped
         }
+        Err(error) => Fate::Failed(error),
     }
 }
 
 /// Narrows the selection to the states that the action applies to.
-fn narrow(action: BulkAction, selection: &BulkSelection) -> Result<BulkSelection, ManagerError> {
+fn narrow(action: &BulkAction, selection: &BulkSelection) -> Result<BulkSelection, ManagerError> {
     let asked = &selection.filter.states;
     let possible = action.states().iter().copied().filter(|state| asked.is_empty() || asked.contains(state));
     let states: Vec<JobState> = possible.collect();
@@ -229,6 +302,6 @@ fn narrow(action: BulkAction, selection: &BulkSelection) -> Result<BulkSelection
         let message = format!("names no state that this can be done in: {}", words.join(", "));
         return Err(ManagerError::Invalid { field: "filter.states", message });
     }
-    let filter = Filter { states, ..selection.filter.clone() };
+    let filter = Filter { states, held: action.held(), ..selection.filter.clone() };
     Ok(BulkSelection { filter, ids: selection.ids.clone() })
 }

@@ -324,7 +324,7 @@ impl Manager {
         }
     }
 
-    async fn update_one<F>(&self, id: &JobId, decide: F) -> Result<Versioned, ManagerError>
+    pub(super) async fn update_one<F>(&self, id: &JobId, decide: F) -> Result<Versioned, ManagerError>
     where
         F: Fn(&Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {

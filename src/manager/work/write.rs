@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::job::{Job, NewBody, State};
+use crate::job::{Job, NewBody};
 use crate::manager::Manager;
 use crate::store::{Versioned, Write, WriteError};
 
@@ -45,12 +45,12 @@ impl Acknowledged {
 
     /// Returns the job if it may have been a candidate for claims and no longer is one.
     fn no_longer_available(&self) -> Option<&Job> {
-        let before = self.before.as_deref().filter(|job| job.state == State::Available)?;
+        let before = self.before.as_deref().filter(|job| job.is_claimable())?;
         self.now_available().is_none().then_some(before)
     }
 
     fn now_available(&self) -> Option<&Versioned> {
-        self.after.as_ref().filter(|after| after.job.state == State::Available)
+        self.after.as_ref().filter(|after| after.job.is_claimable())
     }
 }
 

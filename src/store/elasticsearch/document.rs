@@ -15,9 +15,9 @@ use super::write_id::WriteId;
 use crate::clock::Timestamp;
 use crate::job::{
     Attempt, Body, BodyRef, Concurrency, ConcurrencyKey, Conditions, Due, Fence, Fingerprint, History, HistoryEntry,
-    Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeTarget, Ordered, OrderingKey, Orphan,
-    OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, Requirement, RetryPolicy, Running, ScheduleId,
-    State, UniqueKey,
+    Hold, Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeTarget, Ordered, OrderingKey,
+    Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, Requirement, RetryPolicy, Running,
+    ScheduleId, State, UniqueKey,
 };
 
 /// The form in which inline bodies are written.
@@ -80,6 +80,7 @@ pub(super) struct JobDocument<'a> {
     labels: Cow<'a, BTreeMap<String, String>>,
     run_at: Timestamp,
     expires_at: Option<Timestamp>,
+    hold: Option<Cow<'a, Hold>>,
     expected_runtime_ms: Option<i64>,
     timeout_ms: Option<i64>,
     max_attempts: u32,
@@ -101,6 +102,7 @@ pub(super) struct JobDocument<'a> {
     notify: Cow<'a, [NoticeTarget]>,
     schedule_id: Option<ScheduleId>,
     due_at: Option<Timestamp>,
+    rerun_of: Option<JobId>,
     #[serde(default, skip_serializing_if = "<[Notice]>::is_empty")]
     outbox: Cow<'a, [Notice]>,
     lease: Option<Cow<'a, Lease>>,
@@ -131,6 +133,9 @@ pub(super) struct JobDocument<'a> {
     /// The number of notices.
     #[serde(skip_deserializing, skip_serializing_if = "is_zero")]
     pending_notices: usize,
+    /// Says of a held job that it is one.
+    #[serde(skip_deserializing, skip_serializing_if = "std::ops::Not::not")]
+    held: bool,
     #[serde(skip_deserializing)]
     partition: u8,
     #[serde(skip_deserializing)]
@@ -206,6 +211,7 @@ impl<'a> JobDocument<'a> {
             labels: Cow::Borrowed(&spec.labels),
             run_at: job.run_at,
             expires_at: job.expires_at,
+            hold: job.hold.as_deref().map(Cow::Borrowed),
             expected_runtime_ms: spec.expected_runtime.map(millis),
             timeout_ms: spec.timeout.map(millis),
             max_attempts: spec.max_attempts,
@@ -224,6 +230,7 @@ impl<'a> JobDocument<'a> {
             notify: Cow::Borrowed(&spec.oversight.notify),
             schedule_id: spec.due.as_ref().map(|due| due.schedule_id.clone()),
             due_at: spec.due.as_ref().map(|due| due.due_at),
+            rerun_of: spec.rerun_of.clone(),
             outbox: Cow::Borrowed(&job.outbox),
             lease: running.map(|running| Cow::Borrowed(&running.lease)),
             progress: running.and_then(|running| running.progress.as_ref()).map(Cow::Borrowed),
@@ -247,6 +254,7 @@ impl<'a> JobDocument<'a> {
             write_id: ids.map(|ids| ids.own),
             previous_write_id: ids.and_then(|ids| ids.previous),
             pending_notices: job.outbox.len(),
+            held: job.hold.is_some(),
             partition: job.partition().get(),
             watch_at: job.watch_at(),
             wait_ms: job.wait().map(millis),
@@ -272,6 +280,7 @@ impl<'a> JobDocument<'a> {
             resources: self.resources.into_owned(),
             oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify.into_owned() },
             due: due.map(Box::new),
+            rerun_of: self.rerun_of,
             conditions: Conditions {
                 requires: self.requires.into_owned(),
                 concurrency,
@@ -306,6 +315,7 @@ impl<'a> JobDocument<'a> {
             state,
             run_at: self.run_at,
             expires_at: self.expires_at,
+            hold: self.hold.map(|hold| Box::new(hold.into_owned())),
             attempt: self.attempt,
             fence: self.fence,
             error: self.error.map(Cow::into_owned),

@@ -73,6 +73,7 @@ pub(super) fn query(filter: &Filter) -> Value {
         range("finished_at", "lte", filter.finished_at_most),
         range("finished_at", "gt", filter.finished_after),
         range("updated_at", "gt", filter.updated_after),
+        exists("held", filter.held),
         exists("orphan.flagged_at", filter.orphaned),
         exists("pending_notices", filter.pending_notices),
         filter.query.as_ref().map(|query| kql::compile_at(&query.expression, query.now)),

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::clock::Timestamp;
 use crate::job::{
     Actor, Attempt, Body, BodyId, BodyRef, Concurrency, ConcurrencyKey, Conditions, Due, EventName, Fence, Fingerprint,
-    History, HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat,
+    History, HistoryEntry, Hold, Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat,
     NoticeTarget, Ordered, OrderingKey, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName,
     RecordName, RequestId, RetryPolicy, Running, ScheduleId, State, UniqueKey, WorkerId,
 };
@@ -173,8 +173,9 @@ pub(super) fn job() -> impl Strategy<Value = Job> {
     let numbers = (time(), option::of(time()), any::<u32>(), any::<u64>(), time(), time(), option::of(time()));
     let notice = (any::<u32>(), entry()).prop_map(|(number, entry)| Notice { number, entry });
     let outbox = prop::collection::vec(notice, 0..3);
-    let rest = (option::of((".*", ".*")), prop::collection::vec(entry(), 0..5), any::<u32>(), outbox);
-    (places, numbers, rest).prop_map(|((id, spec, payload, state), numbers, (error, entries, folded, outbox))| {
+    let hold = option::of((time(), name(Actor::new), any::<Option<String>>()));
+    let rest = (option::of((".*", ".*")), prop::collection::vec(entry(), 0..5), any::<u32>(), outbox, hold);
+    (places, numbers, rest).prop_map(|((id, spec, payload, state), numbers, (error, entries, folded, outbox, hold))| {
         let (run_at, expires_at, attempt, fence, created_at, updated_at, started_at) = numbers;
         Job {
             id,
@@ -183,6 +184,7 @@ pub(super) fn job() -> impl Strategy<Value = Job> {
             state,
             run_at,
             expires_at,
+            hold: hold.map(|(at, by, reason)| Box::new(Hold { at, by, reason })),
             attempt: Attempt::new(attempt),
             fence: Fence::new(fence),
             error: error.map(|(code, message)| JobError { code, message }),
@@ -214,9 +216,10 @@ fn spec() -> impl Strategy<Value = JobSpec> {
     let resources = prop::collection::btree_map(".*", any::<u64>(), 0..4);
     let times = (any::<Option<Duration>>(), any::<Option<Duration>>(), any::<u32>());
     let retry = (any::<Duration>(), number(), any::<Duration>(), number());
-    let rest = (retry, any::<Option<u128>>(), oversight(), option::of(due()), conditions());
+    let origin = option::of(name(JobId::new));
+    let rest = (retry, any::<Option<u128>>(), oversight(), option::of(due()), conditions(), origin);
     let spec = (named, labels, resources, times, rest).prop_map(
-        |(named, labels, resources, times, (retry, fingerprint, oversight, due, conditions))| JobSpec {
+        |(named, labels, resources, times, (retry, fingerprint, oversight, due, conditions, rerun_of))| JobSpec {
             queue: named.0,
             kind: named.1,
             priority: Priority::new(named.2).expect("within the bounds"),
@@ -229,6 +232,7 @@ fn spec() -> impl Strategy<Value = JobSpec> {
             resources,
             oversight,
             due: due.map(Box::new),
+            rerun_of,
             conditions: conditions.stored(),
             fingerprint: fingerprint.map(Fingerprint),
         },

@@ -1,4 +1,4 @@
-//! The available jobs of a queue by owner, for searches in the order of dispatch that name owners.
+//! The available jobs of a queue by owner, but for held ones, for searches in the order of dispatch that name owners.
 //!
 //! Only queues that were searched so have this index: it is made by the first such search and kept up to date from then
 //! on, until no job of the queue is available. So it costs nothing for all other queues.
@@ -30,6 +30,7 @@ fn of_owners(filter: &Filter) -> Option<&QueueName> {
 pub(super) fn counted_for<'f>(filter: &'f Filter, by: &[GroupField]) -> Option<&'f QueueName> {
     let only_due = Filter {
         states: filter.states.clone(),
+        held: filter.held,
         queues: filter.queues.clone(),
         run_at_most: filter.run_at_most,
         ..Filter::default()
@@ -38,8 +39,9 @@ pub(super) fn counted_for<'f>(filter: &'f Filter, by: &[GroupField]) -> Option<&
 }
 
 fn queue_of(filter: &Filter) -> Option<&QueueName> {
-    match (filter.states.as_slice(), filter.queues.as_slice()) {
-        ([JobState::Available], [queue]) => Some(queue),
+    // Held jobs are not in the index.
+    match (filter.states.as_slice(), filter.queues.as_slice(), filter.held) {
+        ([JobState::Available], [queue], Some(false)) => Some(queue),
         _ => None,
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Corrupt;
 use super::stored::{self, StoredJob};
 use crate::clock::Timestamp;
-use crate::job::{Attempt, Body, Fence, History, HistoryEntry, Job, JobError, JobId, Notice, Running, State};
+use crate::job::{Attempt, Body, Fence, History, HistoryEntry, Hold, Job, JobError, JobId, Notice, Running, State};
 
 /// Which parts of a job a change has.
 #[derive(Clone, Copy, Default)]
@@ -37,7 +37,8 @@ impl Parts {
     const OUTBOX: u16 = 1 << 11;
     const CREATED_AT: u16 = 1 << 12;
     const STARTED_AT: u16 = 1 << 13;
-    const ALL: u16 = (1 << 14) - 1;
+    const HOLD: u16 = 1 << 14;
+    const ALL: u16 = (1 << 15) - 1;
 
     const fn has(self, part: u16) -> bool {
         self.0 & part != 0
@@ -113,6 +114,7 @@ impl Writer<'_> {
             created_at,
             updated_at,
             started_at,
+            hold,
         } = after;
         self.append(updated_at)?;
         self.put_changed(Parts::PAYLOAD, &before.payload, payload)?;
@@ -132,7 +134,8 @@ impl Writer<'_> {
         }
         self.put_changed(Parts::OUTBOX, &before.outbox, outbox)?;
         self.put_changed(Parts::CREATED_AT, &before.created_at, created_at)?;
-        self.put_changed(Parts::STARTED_AT, &before.started_at, started_at)
+        self.put_changed(Parts::STARTED_AT, &before.started_at, started_at)?;
+        self.put_changed(Parts::HOLD, &before.hold, hold)
     }
 }
 
@@ -214,6 +217,7 @@ pub(super) struct Fields {
     outbox: Option<Vec<Notice>>,
     created_at: Option<Timestamp>,
     started_at: Option<Option<Timestamp>>,
+    hold: Option<Option<Box<Hold>>>,
 }
 
 impl Delta {
@@ -283,6 +287,7 @@ impl Fields {
             outbox: reader.part(Parts::OUTBOX)?,
             created_at: reader.part(Parts::CREATED_AT)?,
             started_at: reader.part(Parts::STARTED_AT)?,
+            hold: reader.part(Parts::HOLD)?,
         })
     }
 
@@ -312,6 +317,7 @@ impl Fields {
             created_at: self.created_at.unwrap_or(before.created_at),
             updated_at: self.updated_at,
             started_at: self.started_at.unwrap_or(before.started_at),
+            hold: self.hold.unwrap_or_else(|| before.hold.clone()),
         })
     }
 }

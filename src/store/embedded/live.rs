@@ -1,6 +1,7 @@
 //! The jobs that have not ended, in memory, with the indexes that dispatch, leases and the monitor search.
 //!
-//! Every index is derived from `by_id`: a job is in `available` exactly while it is available, in `by_worker` and
+//! Every index is derived from `by_id`: a job is in `available` exactly while it is available and not held, in `held`
+//! while it is available and held, in `by_worker` and
 //! `by_request` exactly while it runs under such a lease, in `watched` while time alone can bring the monitor something
 //! to do with it, in `lines` while it names an ordering key and has not ended. A job that has ended stays here until
 //! its notices have been handed on.
@@ -72,7 +73,9 @@ impl ById {
 pub(super) struct Live {
     by_id: ById,
     available: HashMap<QueueName, QueueJobs, RandomState>,
-    /// The same by owner, for the queues of which that is asked.
+    /// The available jobs that are held: however many they are, a search for what can be claimed meets none.
+    held: HashMap<QueueName, QueueJobs, RandomState>,
+    /// The jobs of `available` by owner, for the queues of which that is asked.
     by_owner: ByOwner,
     by_worker: HashMap<WorkerId, BTreeSet<JobId>, RandomState>,
     by_request: HashMap<RequestId, BTreeSet<JobId>, RandomState>,
@@ -231,14 +234,21 @@ impl Live {
     }
 
     fn queues<'a>(&'a self, filter: &Filter) -> impl Iterator<Item = &'a QueueJobs> + use<'a> {
-        let named: Vec<&QueueJobs> = if let Some(of_owners) = self.by_owner.of(filter) {
-            of_owners
-        } else if filter.queues.is_empty() {
-            self.available.values().collect()
-        } else {
-            let distinct: BTreeSet<&QueueName> = filter.queues.iter().collect();
-            distinct.into_iter().filter_map(|queue| self.available.get(queue)).collect()
-        };
+        if let Some(of_owners) = self.by_owner.of(filter) {
+            return of_owners.into_iter();
+        }
+        let mut named: Vec<&QueueJobs> = Vec::new();
+        for (queues, is_held) in [(&self.available, false), (&self.held, true)] {
+            if filter.held == Some(!is_held) {
+                continue;
+            }
+            if filter.queues.is_empty() {
+                named.extend(queues.values());
+            } else {
+                let distinct: BTreeSet<&QueueName> = filter.queues.iter().collect();
+                named.extend(distinct.into_iter().filter_map(|queue| queues.get(queue)));
+            }
+        }
         named.into_iter()
     }
 
@@ -246,6 +256,9 @@ impl Live {
         let job = &*head.job;
         *self.counts.entry((job.state.name(), job.spec.queue.clone())).or_default() += 1;
         match &job.state {
+            State::Available if job.hold.is_some() => {
+                available::insert(self.held.entry(job.spec.queue.clone()).or_default(), head);
+            }
             State::Available => {
                 available::insert(self.available.entry(job.spec.queue.clone()).or_default(), head);
                 self.by_owner.insert(head);
@@ -299,11 +312,17 @@ impl Live {
     }
 
     fn leave_queue(&mut self, job: &Job) {
-        self.by_owner.remove(job);
-        let Some(queue) = self.available.get_mut(&job.spec.queue) else { return };
+        let queues = match job.hold {
+            Some(_) => &mut self.held,
+            None => {
+                self.by_owner.remove(job);
+                &mut self.available
+            }
+        };
+        let Some(queue) = queues.get_mut(&job.spec.queue) else { return };
         available::remove(queue, job);
         if queue.is_empty() {
-            self.available.remove(&job.spec.queue);
+            queues.remove(&job.spec.queue);
         }
     }
 }

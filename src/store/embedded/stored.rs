@@ -17,13 +17,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::error::Corrupt;
 use crate::clock::Timestamp;
 use crate::job::{
-    Attempt, Body, Concurrency, Conditions, Due, Fence, Fingerprint, History, Job, JobError, JobId, JobSpec, JobState,
-    Kind, Notice, Ordered, Oversight, Owner, Priority, QueueName, Requirement, RetryPolicy, State, UniqueKey,
+    Attempt, Body, Concurrency, Conditions, Due, Fence, Fingerprint, History, Hold, Job, JobError, JobId, JobSpec,
+    JobState, Kind, Notice, Ordered, Oversight, Owner, Priority, QueueName, Requirement, RetryPolicy, State, UniqueKey,
 };
 use crate::store::{Place, Version, Versioned};
 
 /// The format of what is stored. Another layout gets another number, so that the two are distinguished.
-const FORMAT: u8 = 4;
+const FORMAT: u8 = 5;
 
 /// Writes `head` over what `buffer` held.
 pub(super) fn encode(head: &Versioned, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
@@ -117,6 +117,7 @@ pub(super) struct StoredJob {
     created_at: Timestamp,
     updated_at: Timestamp,
     started_at: Option<Timestamp>,
+    hold: Option<Box<Hold>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -137,6 +138,7 @@ struct StoredSpec {
     #[serde(serialize_with = "write_conditions", deserialize_with = "read_conditions")]
     conditions: Option<Box<Conditions>>,
     fingerprint: Option<Fingerprint>,
+    rerun_of: Option<JobId>,
 }
 
 #[derive(Serialize, Deserialize)]

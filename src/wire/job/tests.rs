@@ -31,6 +31,7 @@ fn full() -> Versioned {
             }],
         },
         due: Some(Box::new(job::Due { schedule_id: ScheduleId::new("nightly").expect("name"), due_at: at(4) })),
+        rerun_of: Some(JobId::new("first").expect("name")),
         conditions: job::Conditions {
             requires: vec!["hw = fpga".parse().expect("a requirement")],
             concurrency: Some(job::Concurrency { key: ConcurrencyKey::new("db-7").expect("key"), max: 5 }),
@@ -47,6 +48,7 @@ fn full() -> Versioned {
     job.attempt = Attempt::new(2);
     job.fence = Fence::new(3);
     job.error = Some(job::JobError { code: "exit".to_owned(), message: "status 2".to_owned() });
+    job.hold = Some(Box::new(job::Hold { at: at(7), by: Actor::system("ann"), reason: Some("wrong".to_owned()) }));
     job.started_at = Some(at(6));
     let lease = job::Lease {
         worker_id: WorkerId::new("w1").expect("name"),

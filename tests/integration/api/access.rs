@@ -24,7 +24,8 @@ async fn guarded() -> Server {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 70] = [
+const CALLS: [(&str, Option<Role>); 82] = [
+    ("DELETE /v1/jobs/{id}", Some(Role::Admin)),
     ("DELETE /v1/limits/{scope}/{name}", Some(Role::Admin)),
     ("DELETE /v1/schedules/{id}", Some(Role::Submit)),
     ("DELETE /v1/subscriptions/{id}", Some(Role::Admin)),
@@ -58,11 +59,18 @@ const CALLS: [(&str, Option<Role>); 70] = [
     ("GET /v1/subscriptions/{id}", Some(Role::Admin)),
     ("GET /v1/workers", Some(Role::Read)),
     ("GET /v1/workers/{worker_id}", Some(Role::Read)),
+    ("PATCH /v1/jobs/{id}", Some(Role::Submit)),
     ("PATCH /v1/queues/{name}", Some(Role::Admin)),
     ("POST /v1/admin/cluster", Some(Role::Admin)),
     ("POST /v1/admin/jobs/cancel", Some(Role::Admin)),
     ("POST /v1/admin/jobs/release", Some(Role::Admin)),
     ("POST /v1/admin/jobs/retry", Some(Role::Admin)),
+    ("POST /v1/admin/jobs/delete", Some(Role::Admin)),
+    ("POST /v1/admin/jobs/edit", Some(Role::Admin)),
+    ("POST /v1/admin/jobs/hold", Some(Role::Admin)),
+    ("POST /v1/admin/jobs/rerun", Some(Role::Admin)),
+    ("POST /v1/admin/jobs/run-now", Some(Role::Admin)),
+    ("POST /v1/admin/jobs/unhold", Some(Role::Admin)),
     ("POST /v1/admin/jobs/{id}/release", Some(Role::Admin)),
     ("POST /v1/claims", Some(Role::Work)),
     ("POST /v1/completions", Some(Role::Work)),
@@ -76,6 +84,10 @@ const CALLS: [(&str, Option<Role>); 70] = [
     ("POST /v1/jobs/{id}/output", Some(Role::Work)),
     ("POST /v1/jobs/{id}/release", Some(Role::Work)),
     ("POST /v1/jobs/{id}/retry", Some(Role::Submit)),
+    ("POST /v1/jobs/{id}/hold", Some(Role::Submit)),
+    ("POST /v1/jobs/{id}/rerun", Some(Role::Submit)),
+    ("POST /v1/jobs/{id}/run-now", Some(Role::Submit)),
+    ("POST /v1/jobs/{id}/unhold", Some(Role::Submit)),
     ("POST /v1/outputs", Some(Role::Work)),
     ("POST /v1/queues/{name}/pause", Some(Role::Admin)),
     ("POST /v1/queues/{name}/resume", Some(Role::Admin)),

@@ -309,7 +309,7 @@ fn every_field_of_the_same_name_is_of_the_same_type() {
         ("owners", &["Owner"]),
         ("worker_id", &["WorkerId"]),
         ("actor", &["Actor"]),
-        ("labels", &["Labels", "OfferedLabels"]),
+        ("labels", &["LabelChanges", "Labels", "OfferedLabels"]),
         ("notify", &["NotifyTarget", "ScheduleNotifyTarget"]),
     ];
     let document = document();
@@ -357,7 +357,10 @@ async fn a_body_that_may_be_left_out_may_not_be_null_and_is_described() {
         .collect::<Vec<_>>();
     let expected = [
         "/v1/jobs/{id}/cancel",
+        "/v1/jobs/{id}/hold",
         "/v1/jobs/{id}/retry",
+        "/v1/jobs/{id}/run-now",
+        "/v1/jobs/{id}/unhold",
         "/v1/queues/{name}/pause",
         "/v1/queues/{name}/resume",
         "/v1/schedules/{id}/pause",

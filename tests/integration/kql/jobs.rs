@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Actor, Attempt, Body, Concurrency, ConcurrencyKey, Conditions, Due, EventName, Fence, History, HistoryEntry, Job,
-    JobError, JobId, JobSpec, JobState, Json, Kind, Lease, NewBody, Notice, Ordered, OrderingKey, Orphan, OrphanPolicy,
-    Oversight, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, ScheduleId, State, UniqueKey,
-    WorkerId,
+    Actor, Attempt, Body, Concurrency, ConcurrencyKey, Conditions, Due, EventName, Fence, History, HistoryEntry, Hold,
+    Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease, NewBody, Notice, Ordered, OrderingKey, Orphan,
+    OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, RequestId, RetryPolicy, Running, ScheduleId, State,
+    UniqueKey, WorkerId,
 };
 
 pub(super) const QUEUES: &[&str] = &["alpha", "beta", "Beta", "nacht lauf", "a:b", "a*b"];
@@ -165,6 +165,7 @@ impl Dice {
                 ..Oversight::default()
             },
             due: self.perhaps(|dice| dice.due(now)),
+            rerun_of: self.perhaps(|dice| JobId::new(format!("Job-{}", dice.below(5))).expect("an id")),
             conditions: self.conditions().stored(),
             fingerprint: None,
         }
@@ -227,6 +228,11 @@ impl Dice {
         JobError { code: self.one(CODES).to_owned(), message }
     }
 
+    fn hold(&mut self, now: Timestamp) -> Hold {
+        let by = Actor::new(self.one(WORKERS)).expect("an actor");
+        Hold { at: self.time(now), by, reason: self.perhaps(|dice| dice.one(REASONS).to_owned()) }
+    }
+
     fn job(&mut self, number: usize, now: Timestamp) -> (Arc<Job>, Vec<NewBody>) {
         let name = Self::name("Job", number);
         let (payload, body) = match self.below(6) {
@@ -241,6 +247,7 @@ impl Dice {
             state: self.state(now),
             run_at: self.time(now),
             expires_at: self.perhaps(|dice| dice.time(now)),
+            hold: self.perhaps(|dice| Box::new(dice.hold(now))),
             attempt: self.attempt(),
             fence: self.fence(),
             error: self.perhaps(Self::error),

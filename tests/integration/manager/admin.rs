@@ -12,7 +12,7 @@ fn order(action: BulkAction) -> BulkOrder {
     BulkOrder { action, actor: caller(), reason: REASON.to_owned() }
 }
 
-fn everything() -> BulkSelection {
+pub(super) fn everything() -> BulkSelection {
     BulkSelection::default()
 }
 
@@ -25,7 +25,7 @@ fn unbounded() -> BulkBounds {
     BulkBounds { after: None, max_items: usize::MAX, within: PATIENCE }
 }
 
-fn counts(report: &BulkReport) -> (u64, u64, u64, u64) {
+pub(super) fn counts(report: &BulkReport) -> (u64, u64, u64, u64) {
     (report.matched, report.changed, report.skipped, report.failed)
 }
 
@@ -34,11 +34,11 @@ fn latest(view: &JobView) -> &HistoryEntry {
 }
 
 impl Site {
-    async fn change(&self, action: BulkAction, selection: &BulkSelection) -> BulkReport {
+    pub(super) async fn change(&self, action: BulkAction, selection: &BulkSelection) -> BulkReport {
         self.manager.bulk_change(order(action), selection, unbounded()).await.expect("an answer")
     }
 
-    async fn submit_many(&self, jobs: impl IntoIterator<Item = NewJob>) -> Vec<JobId> {
+    pub(super) async fn submit_many(&self, jobs: impl IntoIterator<Item = NewJob>) -> Vec<JobId> {
         let answers = self.manager.submit(&caller(), jobs.into_iter().collect()).await;
         answers.into_iter().map(|answer| answer.expect("taken").job.versioned.job.id.clone()).collect()
     }
@@ -85,7 +85,7 @@ pub(super) async fn many_jobs_are_counted_before_they_are_changed_and_only_those
     let kind = || Kind::new("k").expect("a name");
     let others = site.submit_many([NewJob::new(QueueName::new("other").expect("a name"), kind())]).await;
     let selection = of_queue("q");
-    let preview = site.manager.preview(BulkAction::Cancel, &selection).await.expect("a preview");
+    let preview = site.manager.preview(&BulkAction::Cancel, &selection).await.expect("a preview");
     assert_eq!((preview.matched, preview.sample.len()), (30, 20));
     assert_eq!(site.state(&ours[0]).await, JobState::Available, "a preview changes nothing");
 
@@ -192,7 +192,7 @@ pub(super) async fn named_jobs_are_changed_each_once_and_only_where_they_match(s
     let unknown = JobId::new("nobody").expect("a name");
     let ids = vec![ids[0].clone(), ids[1].clone(), ids[0].clone(), unknown];
     let selection = BulkSelection { filter: Filter::default(), ids: ids.clone() };
-    assert_eq!(site.manager.preview(BulkAction::Cancel, &selection).await.expect("a preview").matched, 2);
+    assert_eq!(site.manager.preview(&BulkAction::Cancel, &selection).await.expect("a preview").matched, 2);
     assert_eq!(counts(&site.change(BulkAction::Cancel, &selection).await), (2, 2, 0, 0));
     let elsewhere = BulkSelection { ids, ..of_queue("other") };
     assert_eq!(counts(&site.change(BulkAction::Cancel, &elsewhere).await), (0, 0, 0, 0));
@@ -202,9 +202,9 @@ pub(super) async fn an_order_that_can_be_done_to_none_of_those_asked_for_is_refu
     let filter = Filter { states: vec![JobState::Completed], ..Filter::default() };
     let selection = BulkSelection { filter, ids: Vec::new() };
     for action in [BulkAction::Release(Then::Fail), BulkAction::Cancel, BulkAction::Retry] {
-        let refused = site.manager.bulk_change(order(action), &selection, unbounded()).await;
+        let refused = site.manager.bulk_change(order(action.clone()), &selection, unbounded()).await;
         assert!(matches!(refused, Err(ManagerError::Invalid { field: "filter.states", .. })), "{refused:?}");
-        assert!(site.manager.preview(action, &selection).await.is_err());
+        assert!(site.manager.preview(&action, &selection).await.is_err());
     }
 }
 

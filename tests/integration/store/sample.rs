@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::clock::Timestamp;
 use leasehold::job::{
     Actor, Attempt, Body, Claim, Concurrency, ConcurrencyKey, Conditions, Due, EventName, Fence, Fingerprint, History,
-    HistoryEntry, Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget,
+    HistoryEntry, Hold, Job, JobError, JobId, JobSpec, JobState, Json, Kind, Lease, Notice, NoticeFormat, NoticeTarget,
     Ordered, OrderingKey, Orphan, OrphanPolicy, Oversight, Owner, Priority, Progress, QueueName, RequestId,
     RetryPolicy, Running, ScheduleId, State, UniqueKey, WorkerId,
 };
@@ -47,7 +47,7 @@ pub(crate) fn json(text: &str) -> Json {
     Json::parse(text.to_owned()).expect("JSON")
 }
 
-fn actor(text: &str) -> Actor {
+pub(crate) fn actor(text: &str) -> Actor {
     Actor::new(text).expect("an actor")
 }
 
@@ -204,6 +204,7 @@ pub(crate) fn full(name: &str, state: State) -> Job {
             }],
         },
         due: Some(due("nächtlich/7", -1)),
+        rerun_of: Some(id("früher")),
         conditions: Conditions {
             requires: ["gpu", "note not in (\"größe\", b)", "build >= 20261124110052001.5"]
                 .map(|text| text.parse().expect("a requirement"))
@@ -222,6 +223,7 @@ pub(crate) fn full(name: &str, state: State) -> Job {
         state,
         run_at: at(-123_456_789),
         expires_at: Some(Timestamp::MAX),
+        hold: Some(Box::new(Hold { at: at(-7), by: actor("jürgen"), reason: Some("„falsch“".to_owned()) })),
         attempt: Attempt::new(u32::MAX),
         fence: Fence::new(9_223_372_036_854_775_807),
         error: Some(JobError { code: "exit".to_owned(), message: "Fehler: \"nein\"\n\tat line 1 🦀".to_owned() }),

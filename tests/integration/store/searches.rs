@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use leasehold::clock::Timestamp;
 use leasehold::job::{
-    Claim, Conditions, Job, JobError, JobId, JobSpec, JobState, Lease, Notice, Ordered, OrderingKey, Orphan, Partition,
-    PartitionSet, Priority, Progress, Running, State,
+    Claim, Conditions, Hold, Job, JobError, JobId, JobSpec, JobState, Lease, Notice, Ordered, OrderingKey, Orphan,
+    Partition, PartitionSet, Priority, Progress, Running, State,
 };
 use leasehold::query::{Direction, Filter, Query, Search, Sort, SortField, SortKey};
 use leasehold::store::{Head, Versioned};
 
-use super::sample::{at, claimed, due, id, in_state, kind, owner, plain_spec, queue, request, submit, worker};
+use super::sample::{actor, at, claimed, due, id, in_state, kind, owner, plain_spec, queue, request, submit, worker};
 use super::{Engine, create, create_all, replace};
 
 /// How many jobs [`assorted`] gives.
@@ -79,7 +79,9 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
         let code = ["exit", &too_long, "timeout", "Exit", "ä", "\u{10000}", "\u{ffff}"][number as usize % 7].to_owned();
         let error = (number % 5 > 1).then(|| JobError { code, message: "m".to_owned() });
         let started_at = (number % 4 > 0).then(|| at(number % 8 * 100 + number - 10));
-        Arc::new(Job { state, outbox, expires_at, error, started_at, updated_at: at(1_000 - number % 6), ..job })
+        let is_held = number % 7 < 2 && !state.name().is_final();
+        let hold = is_held.then(|| Box::new(Hold { at: at(3), by: actor("ann"), reason: None }));
+        Arc::new(Job { hold, state, outbox, expires_at, error, started_at, updated_at: at(1_000 - number % 6), ..job })
     };
     (0..JOBS).map(make).collect()
 }
@@ -153,6 +155,16 @@ pub(crate) fn single_parts() -> Vec<Filter> {
     filters.push(Filter { without_system: true, states: vec![JobState::Completed], ..Filter::default() });
     filters.push(Filter { without_system: true, kinds: vec![kind("render")], ..Filter::default() });
     filters.push(Filter { without_system: true, queues: vec![queue("leasehold.x")], ..Filter::default() });
+    for held in [Some(true), Some(false)] {
+        filters.push(Filter { held, ..Filter::default() });
+        filters.push(Filter { held, states: vec![JobState::Available], ..Filter::default() });
+        filters.push(Filter {
+            held,
+            states: vec![JobState::Available],
+            queues: vec![queue("alpha")],
+            ..Filter::default()
+        });
+    }
     filters.extend([true, false].map(|flag| Filter { orphaned: Some(flag), ..Filter::default() }));
     filters.extend([true, false].map(|flag| Filter { pending_notices: Some(flag), ..Filter::default() }));
     for times in [(at(15), at(997)), (at(22), at(996))] {
@@ -163,6 +175,9 @@ pub(crate) fn single_parts() -> Vec<Filter> {
         "state: (available or failed) and not queue: beta",
         "lease.worker_id: worker-1 or owner: team-a",
         "priority > 0 and run_at >= 1970",
+        "held: true",
+        "not held: true and hold.by: *",
+        "hold.by: ann or rerun_of: job-01",
         "history: { to: available and actor: * }",
         "kind: rend* and not orphan.held: true",
         "id: job-0*",
@@ -226,6 +241,7 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         finished_at_most: None,
         finished_after: None,
         updated_after: Some(at(990)),
+        held: Some(false),
         orphaned: Some(true),
         pending_notices: Some(true),
         available_in: None,
@@ -250,7 +266,9 @@ pub(crate) async fn every_order_in_both_directions(engine: &impl Engine) {
         let old = Filter { finished_at_most: Some(at(19)), ..Filter::default() };
         let of_team = Filter { queues: vec![queue("alpha")], owners: vec![owner("team-a")], ..available.clone() };
         let of_nobody = Filter { owners: Vec::new(), without_owner: true, ..of_team.clone() };
-        for filter in [Filter::default(), available.clone(), ended.clone(), watched, old, of_team, of_nobody] {
+        let free = [&of_team, &of_nobody, &available].map(|filter| Filter { held: Some(false), ..filter.clone() });
+        let others = [Filter::default(), available.clone(), ended.clone(), watched, old, of_team, of_nobody];
+        for filter in others.into_iter().chain(free) {
             agree(engine, &jobs, &Search { sort, ..all(filter) }).await;
         }
     }

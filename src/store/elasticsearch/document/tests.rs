@@ -37,6 +37,7 @@ pub(in super::super) fn available(payload: Body) -> Job {
         }
         .stored(),
         due: Some(Box::new(Due { schedule_id: name("nightly"), due_at: at(1_900_000_000_000) })),
+        rerun_of: Some(name("first")),
         fingerprint: Some(Fingerprint(u128::MAX - 5)),
     };
     let times = (at(1_900_000_000_123), Some(Timestamp::MAX));

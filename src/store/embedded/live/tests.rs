@@ -30,6 +30,7 @@ fn available(queues: &[u8], run_at_most: Option<i64>) -> Filter {
     Filter {
         states: vec![JobState::Available],
         queues: queues.iter().map(|queue| QueueName::new(format!("queue-{queue}")).expect("a name")).collect(),
+        held: Some(false),
         run_at_most: run_at_most.map(Timestamp::from_millis),
         ..Filter::default()
     }

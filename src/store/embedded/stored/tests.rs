@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::arbitrary;
 use super::*;
 use crate::job::{
-    Actor, BodyId, BodyRef, Concurrency, ConcurrencyKey, EventName, HistoryEntry, Json, Lease, NoticeFormat,
+    Actor, BodyId, BodyRef, Concurrency, ConcurrencyKey, EventName, HistoryEntry, Hold, Json, Lease, NoticeFormat,
     NoticeTarget, Ordered, OrderingKey, Orphan, OrphanPolicy, Progress, RequestId, Running, ScheduleId, UniqueKey,
     WorkerId,
 };
@@ -48,7 +48,7 @@ proptest! {
 fn a_stored_job_of_another_format_is_reported() {
     let id = JobId::new("job-7").expect("a job id");
     let Err(Corrupt(what)) = decode(&id, &[FORMAT + 1, 0, 0]) else { panic!("it was read") };
-    assert_eq!(what, "the stored job job-7: it has format 5, this version reads 4");
+    assert_eq!(what, "the stored job job-7: it has format 6, this version reads 5");
 }
 
 #[test]
@@ -108,6 +108,7 @@ fn the_bytes_of_a_job_stay_as_they_are() {
         resources: BTreeMap::from([("c".to_owned(), 10)]),
         oversight: Oversight { orphan_policy: Some(OrphanPolicy::Flag), notify: vec![target] },
         due: Some(Box::new(Due { schedule_id: ScheduleId::new("s").expect("an id"), due_at: at(11) })),
+        rerun_of: Some(JobId::new("f").expect("an id")),
         conditions: Conditions {
             requires: vec!["h = f".parse().expect("a requirement")],
             concurrency: Some(Concurrency { key: ConcurrencyKey::new("c").expect("a key"), max: 5 }),
@@ -147,15 +148,16 @@ fn the_bytes_of_a_job_stay_as_they_are() {
         created_at: at(26),
         updated_at: at(27),
         started_at: Some(at(28)),
+        hold: Some(Box::new(Hold { at: at(31), by: Actor::new("b").expect("an actor"), reason: Some("y".to_owned()) })),
     };
     let version = Version { place: Place::Main, primary_term: 29, seq_no: 30 };
     let bytes = encoded(&Versioned { job: Arc::new(job), version });
     let expected =
-        b"\x04\x1d\x1e\x01q\x01k\xfa\x01\x01o\x01\x01l\x01v\x01\x00\xc0\x9f\xab\x03\x01\x08\x00\t\x01\x00\x00\
+        b"\x05\x1d\x1e\x01q\x01k\xfa\x01\x01o\x01\x01l\x01v\x01\x00\xc0\x9f\xab\x03\x01\x08\x00\t\x01\x00\x00\
           \x00\x00\x00\x00\x00\x00@\xd8\x04\x00\x9a\x99\x99\x99\x99\x99\xc9?\x01\x01c\n\x01\x02\x01\x01u\x01\
-          \x05\x01\x01\x01s\x16\x01\x01\x05h = f\x01\x01c\x05\x01\x01d\x01\x01e\x08\x07\x01\x0c\x01\x02{}\
+          \x05\x01\x01\x01s\x16\x01\x01\x05h = f\x01\x01c\x05\x01\x01d\x01\x01e\x08\x07\x01\x0c\x01\x01f\x01\x02{}\
           \x01\x01w\x01\x01i\x1a\x1c\x1e\x10\x00\x01\x01\x00\x00\x00\x00\x00\x00\xe0\
           ?\x01\x01p\x01\"\x01$\x01g\x01\x01&(\x01*\x16\x17\x01\x01e\x01m\x01\x02\x01\x01\x00\x02\x03\x04\x01a\
-          \x01\x01r\x18\x01\x19\x02\x01\x01\x00\x02\x03\x04\x01a\x01\x01r46\x018";
+          \x01\x01r\x18\x01\x19\x02\x01\x01\x00\x02\x03\x04\x01a\x01\x01r46\x018\x01>\x01b\x01\x01y";
     assert_eq!(bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
 }

@@ -10,7 +10,7 @@ use crate::store::AuditEntry;
 const VERSION: &str = "8.17.0";
 
 /// Returns the audit entry of the job's transition with this number.
-pub(super) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry {
+pub(crate) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry {
     // The two parts identify the transition uniquely, since a number has no `/`.
     let id = format!("{number}/{}", job.id);
     let document = json!({
@@ -72,7 +72,11 @@ const fn kind(event: EventName) -> &'static str {
         | EventName::Released
         | EventName::Returned
         | EventName::Orphaned
-        | EventName::Overdue => "change",
+        | EventName::Overdue
+        | EventName::Held
+        | EventName::Unheld
+        | EventName::Edited => "change",
+        EventName::Deleted => "deletion",
     }
 }
 
@@ -89,5 +93,6 @@ fn outcome(entry: &HistoryEntry) -> &'static str {
         | EventName::Returned
         | EventName::Orphaned
         | EventName::Overdue => "unknown",
+        EventName::Held | EventName::Unheld | EventName::Edited | EventName::Deleted => "success",
     }
 }
