@@ -152,6 +152,7 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_timeouts_total", Counter, "Attempts ended at their time limit"),
     metric("leasehold_expired_total", Counter, "Jobs expired that nobody had claimed before their start deadline"),
     metric("leasehold_retention_removed_total", Counter, "Ended jobs removed at the end of their retention"),
+    metric("leasehold_output_bytes_total", Counter, "Bytes of output that workers sent"),
     metric("leasehold_archive_moved_total", Counter, "Ended jobs moved from the live index to the archive"),
     metric("leasehold_archive_tombstones_cleared_total", Counter,
         "Traces of moved and removed jobs taken out of the live index"),

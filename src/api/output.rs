@@ -29,7 +29,7 @@ fn left_out(bytes: u64) -> String {
 ///
 /// The first 64 KiB and the last 192 KiB of each stream are kept, and removed with the job. The same piece again
 /// changes nothing. Output is worth less than jobs: a crash may lose the last seconds of it.
-#[utoipa::path(post, path = "/v1/jobs/{id}/output", tag = "work", request_body = PutOutput,
+#[utoipa::path(post, path = "/v1/jobs/{id}/output", tag = "work", operation_id = "put_output", request_body = PutOutput,
     params(("id" = JobId, Path, description = "The job's id")),
     responses(
         (status = 204, description = "The piece is kept"),
@@ -42,7 +42,7 @@ pub(crate) async fn put(call: Call<Work>, JobPath(id): JobPath, JsonBody(piece):
 }
 
 /// Keeps pieces of the output of many attempts of one worker.
-#[utoipa::path(post, path = "/v1/outputs", tag = "work", request_body = PutOutputs,
+#[utoipa::path(post, path = "/v1/outputs", tag = "work", operation_id = "put_outputs", request_body = PutOutputs,
     responses((status = 200, description = "An item for each piece, in order", body = BulkAnswer<OutputItem>)))]
 pub(crate) async fn put_many(call: Call<Work>, JsonBody(outputs): BulkBody<PutOutputs>) -> Answer {
     let ids: Vec<String> = outputs.pieces.iter().map(|piece| piece.id.clone()).collect();
@@ -63,7 +63,7 @@ pub(crate) async fn put_many(call: Call<Work>, JsonBody(outputs): BulkBody<PutOu
 ///
 /// With `wait_ms` the answer comes once there is output after `stdout_from` or `stderr_from`, the attempt is over, or
 /// the time is up: to follow a running attempt, call again with the `bytes` of the last answer.
-#[utoipa::path(get, path = "/v1/jobs/{id}/output", tag = "jobs",
+#[utoipa::path(get, path = "/v1/jobs/{id}/output", tag = "jobs", operation_id = "output",
     params(
         ("id" = JobId, Path, description = "The job's id"),
         ("fence" = Option<u64>, Query, description = "The fence of the attempt, in the place of the latest one's"),
@@ -87,7 +87,7 @@ pub(crate) async fn get(call: Call<Read>, JobPath(id): JobPath, query: Query) ->
 ///
 /// Attempts that were released do not count, so that a number may come back: then the latest attempt with it is meant,
 /// and `GET /v1/jobs/{id}/output` has the others by their fences.
-#[utoipa::path(get, path = "/v1/jobs/{id}/attempts/{n}/output", tag = "jobs",
+#[utoipa::path(get, path = "/v1/jobs/{id}/attempts/{n}/output", tag = "jobs", operation_id = "attempt_output",
     params(
         ("id" = JobId, Path, description = "The job's id"),
         ("n" = u32, Path, description = "The number of the attempt, from 1", minimum = 1),

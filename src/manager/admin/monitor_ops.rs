@@ -20,8 +20,8 @@ impl Manager {
         self.update_as_read(ids, |_, job, now| decide(job, now)).await
     }
 
-    /// Removes jobs in exactly these versions, with their bodies and their output, and returns for each, in the same order, whether it
-    /// was removed. A job that was written since is kept, which is not an error.
+    /// Removes jobs in exactly these versions, with their bodies and their output, and returns for each, in the same
+    /// order, whether it was removed. A job that was written since is kept, which is not an error.
     ///
     /// # Errors
     /// Each job has its own result, with the store's error if its removal failed.

@@ -1,6 +1,6 @@
 //! How pieces become cells: a cell is written whole, with what of it came before.
 
-use super::OutputPiece;
+use super::piece::OutputPiece;
 use crate::store::OutputCell;
 use crate::store::output::CELL_BYTES;
 

@@ -5,6 +5,7 @@
 //! the memory here is bounded by [`OPEN_STREAMS`] cells.
 
 mod assembly;
+mod piece;
 mod reading;
 
 use std::collections::{HashMap, HashSet};
@@ -23,6 +24,7 @@ use crate::manager::request::ManagerError;
 use crate::store::recent::RecentMap;
 use crate::store::{CellKey, OutputCell, OutputOf, OutputStore, Stream};
 
+pub use self::piece::OutputPiece;
 pub use self::reading::{AttemptChoice, AttemptOutput, OutputFrom, StreamOutput};
 
 /// The most streams whose last cell is kept in memory, at least; at most twice as many are.
@@ -31,28 +33,6 @@ const OPEN_STREAMS: usize = 4_096;
 const TRUSTED: Duration = Duration::from_secs(5);
 /// The attempts of which output is kept, by fences: that of earlier ones is removed when a later one begins.
 const KEPT_FENCES: u64 = 50;
-
-/// A piece of the output of an attempt.
-#[derive(Clone, Debug)]
-pub struct OutputPiece {
-    /// The attempt.
-    pub of: OutputOf,
-    /// The stream.
-    pub stream: Stream,
-    /// Where the piece begins, in bytes from the stream's beginning.
-    pub offset: u64,
-    /// The bytes.
-    pub bytes: Vec<u8>,
-    /// Whether the stream ends with this piece.
-    pub is_end: bool,
-}
-
-impl OutputPiece {
-    /// Returns where the piece ends, in bytes from the stream's beginning.
-    pub(crate) fn end(&self) -> u64 {
-        self.offset + self.bytes.len() as u64
-    }
-}
 
 /// What the manager knows of outputs.
 pub(crate) struct Outputs {
@@ -171,7 +151,7 @@ impl Manager {
                 let fence = Fence::new(piece.of.fence.get() - KEPT_FENCES);
                 (piece.of.job.clone(), fence..=fence)
             };
-            outputs.remove(begun.map(|piece| former(piece)).collect()).await;
+            outputs.remove(begun.map(former).collect()).await;
         }
         verdicts.into_iter().map(|verdict| verdict.map_or(Ok(()), Err)).collect()
     }

@@ -24,6 +24,9 @@ fn path(alias: &str, timeout: Duration) -> String {
     format!("{alias}/_bulk?require_alias=true&timeout={timeout}ms&filter_path={WANTED}")
 }
 
+/// The status of the removal of a document that is not there.
+const NOT_FOUND: u16 = 404;
+
 /// The action of one item on one document.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -292,6 +295,7 @@ pub(super) fn outcomes(status: u16, body: &[u8], expected: usize) -> Vec<ItemOut
 }
 
 fn outcome(item: Item) -> ItemOutcome {
+    let is_removal = matches!(item, Item::Delete(_));
     let (Item::Create(reply) | Item::Index(reply) | Item::Delete(reply)) = item;
     if reply.shards.failed > 0 {
         // The write counts all the same: before it was acknowledged, the copy that failed was struck off the list of
@@ -301,6 +305,9 @@ fn outcome(item: Item) -> ItemOutcome {
     let fault = reply.error.as_ref().filter(|_| (400..=499).contains(&reply.status)).and_then(Cause::fault);
     if let Some(fault) = fault {
         return ItemOutcome::OutOfOrder(fault);
+    }
+    if is_removal && reply.status == NOT_FOUND && reply.error.is_none() {
+        return ItemOutcome::Conflict;
     }
     let sentence = reply.error.map_or_else(|| format!("status {}", reply.status), Cause::sentence);
     match (reply.status, reply.seq_no, reply.primary_term) {
@@ -332,10 +339,11 @@ mod tests {
             {"index":{"status":403,"error":{"type":"security_exception","reason":"denied"}}},
             {"index":{"status":400,"error":{"type":"index_closed_exception","reason":"closed","index":"a"}}},
             {"delete":{"status":503,"error":{"type":"unavailable_shards_exception","reason":"gone"}}},
-            {"delete":{"_shards":{"failed":1},"_seq_no":8,"_primary_term":2,"status":200}}]}"#;
+            {"delete":{"_shards":{"failed":1},"_seq_no":8,"_primary_term":2,"status":200}},
+            {"delete":{"_shards":{"failed":0},"_seq_no":9,"_primary_term":2,"status":404}}]}"#;
         let version = |seq_no| Version { place: Place::Main, primary_term: 2, seq_no };
         assert_eq!(
-            parse(body, 8),
+            parse(body, 9),
             Ok(vec![
                 ItemOutcome::Done(version(7)),
                 ItemOutcome::Conflict,
@@ -345,6 +353,7 @@ mod tests {
                 ItemOutcome::OutOfOrder(Fault::Closed("a".to_owned())),
                 ItemOutcome::Unsure("gone".to_owned()),
                 ItemOutcome::Done(version(8)),
+                ItemOutcome::Conflict,
             ])
         );
     }

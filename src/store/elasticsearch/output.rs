@@ -1,8 +1,9 @@
 //! The output of attempts: an index of its own, `{prefix}output`, a document for each cell.
 //!
-//! A document's id follows from the cell's place, and its external version is the cell's rank, so that the server itself
-//! refuses a late or repeated write. Documents are read by id and never searched, so the index refreshes seldom, and it
-//! syncs every few seconds: what a crash of the cluster loses of it is lost. The index is made with the first cell.
+//! A document's id follows from the cell's place, and its external version is the cell's rank, so that the server
+//! itself refuses a late or repeated write. Documents are read by id and never searched, so the index refreshes seldom,
+//! and it syncs every few seconds: what a crash of the cluster loses of it is lost. The index is made with the first
+//! cell.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -89,7 +90,8 @@ impl Outputs {
         for ids in ids.chunks(MAX_ITEMS) {
             let reply = mget(&self.context.nodes, &self.index, ids, deadline).await?;
             for document in parse_mget(&reply, ids.len())? {
-                let Some(source) = document.source()? else { continue };
+                // Before the first cell there is no index.
+                let Some(source) = document.source().or_else(without_index)? else { continue };
                 let unreadable =
                     |why: String| StoreError::Unreadable { what: format!("the output `{}`", document.id), why };
                 let stored: CellDocument =
@@ -99,6 +101,14 @@ impl Outputs {
             }
         }
         Ok(found)
+    }
+}
+
+/// Takes an index that is not there for one that is empty.
+fn without_index<T>(error: StoreError) -> Result<Option<T>, StoreError> {
+    match error {
+        StoreError::OutOfOrder(_) => Ok(None),
+        error => Err(error),
     }
 }
 

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use leasehold::clock::Timestamp;
 use leasehold::job::names::MAX_NAME_BYTES;
 use leasehold::job::{EventName, InvalidName, JobId, MAX_RESOURCE_NAME, NoticeFormat, OrphanPolicy};
-use leasehold::manager::{Fairness, JobOrder, OnDuplicate, QueueOrder};
+use leasehold::manager::{Fairness, JobOrder, OnDuplicate, QueueOrder, RecallReason};
 use leasehold::notify::SubscribableEvent;
 use leasehold::schedule::{Action, ActionType, Method, NotRun, Overlap, ScheduleEventName};
 use leasehold::scheduler::Outcome;
-use leasehold::store::Role;
+use leasehold::store::{Role, Stream};
 use leasehold::wire::{
     BulkFilter, ClaimJobs, ClaimNext, ClusterRole, CompleteJob, Completion, ExcludedDates, FailJob, FinishJobs,
     HealthStatus, HeartbeatJob, HeartbeatJobs, JobError, JobState, LeaseBeat, OrphanAction, Period, PreviewSchedule,
@@ -259,7 +259,9 @@ fn it_lists_the_words_of_every_enum() {
         ("Outcome", all(&Outcome::ALL)),
         ("Overlap", all(&Overlap::ALL)),
         ("QueueOrder", all(&QueueOrder::ALL)),
+        ("RecallReason", all(&[RecallReason::CancelRequested, RecallReason::LeaseLost])),
         ("ScheduleEventName", all(&ScheduleEventName::ALL)),
+        ("Stream", all(&Stream::ALL)),
         ("SubscribableEvent", all(&SubscribableEvent::all().collect::<Vec<_>>())),
         ("Then", all(&[Then::Requeue, Then::Fail, Then::Cancel])),
     ]
