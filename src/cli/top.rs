@@ -1,11 +1,12 @@
 //! `leasehold top`: a live view of jobs, queues and workers, and a place to act on them.
 //!
-//! [`app`] is what is shown and what keys make of it, [`draw`] how it is drawn, [`screen`] the terminal. Where the output
-//! is not a terminal, one view is printed as text.
+//! [`view`] is the server's last answer, [`app`] what is shown of it and what keys make of that, [`draw`] how it is
+//! drawn, [`screen`] the terminal. Where the output is not a terminal, one view is printed as text.
 
 mod app;
 mod draw;
 mod screen;
+mod view;
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -22,12 +23,13 @@ use super::settings::Settings;
 use super::signals::Signals;
 use super::{duration, queue, statistics, workers};
 use crate::client::{Client, ClientError, JobQuery, OutputQuery};
-use crate::clock::{Clock as _, SystemClock, Timestamp};
+use crate::clock::{Clock as _, SystemClock};
 use crate::store::Stream;
-use crate::wire::{AdminRelease, Job, Queue, WorkerList};
+use crate::wire::AdminRelease;
 use crate::worker::Stop;
 use app::{App, Change, Mode, OpenJob, SORTS, Todo};
 use screen::Screen;
+use view::{View, lease_left, progress};
 
 /// How many jobs are read.
 const JOBS: u64 = 200;
@@ -40,9 +42,9 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Watch jobs, queues and workers, and act on them
 ///
-/// `/` filters the jobs by a KQL query, Enter opens one and follows its output, `c` cancels, `t` retries and `r` releases
-/// it, `p` pauses a queue; `?` shows all keys. Ends with `q` or Ctrl-C. When the server goes away, the last view stays with a message until the server is back.
-/// Where the output is not a terminal, one view is printed.
+/// `/` filters the jobs by a KQL query, Enter opens one and follows its output, `c` cancels, `t` retries and `r`
+/// releases it, `p` pauses a queue; `?` shows all keys. Ends with `q` or Ctrl-C. When the server goes away, the last
+/// view stays with a message until the server is back. Where the output is not a terminal, one view is printed.
 #[derive(Debug, Args)]
 pub(super) struct TopArgs {
     /// How often the view is updated
@@ -53,15 +55,6 @@ pub(super) struct TopArgs {
     once: bool,
     #[command(flatten)]
     server: ServerArgs,
-}
-
-/// The server's last answer.
-#[derive(Debug)]
-struct View {
-    at: Timestamp,
-    queues: Vec<Queue>,
-    jobs: Vec<Job>,
-    workers: WorkerList,
 }
 
 /// Shows the view until it is ended.
@@ -227,21 +220,6 @@ fn jobs(view: &View) -> impl Iterator<Item = Vec<String>> {
     })
 }
 
-/// Returns how long the lease of a job still runs.
-fn lease_left(job: &Job, now: Timestamp) -> String {
-    match &job.lease {
-        None => String::new(),
-        Some(lease) if lease.expires_at > now => duration::show(lease.expires_at.since(now)),
-        Some(_) => "over".to_owned(),
-    }
-}
-
-fn progress(job: &Job) -> String {
-    let Some(progress) = &job.progress else { return String::new() };
-    let percent = progress.percent.map(|percent| format!("{percent:.0} %"));
-    percent.into_iter().chain(progress.message.clone()).collect::<Vec<_>>().join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,8 +228,9 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
+    use crate::clock::Timestamp;
     use crate::job::QueueName;
-    use crate::wire::{Fairness, JobOrder, JobState};
+    use crate::wire::{Fairness, JobOrder, JobState, Queue, WorkerList};
 
     fn queue(number: usize) -> Queue {
         Queue {

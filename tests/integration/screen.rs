@@ -1,7 +1,7 @@
 //! The program on a terminal: what stands on its screen, at any width.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -21,9 +21,10 @@ pub(crate) enum Colour {
     No,
 }
 
-/// A program whose standard output and standard error are a terminal.
+/// A program whose standard streams are a terminal.
 pub(crate) struct Terminal {
     process: Started,
+    keyboard: File,
     seen: Arc<Mutex<Seen>>,
     /// Closed once the program and all that it started have closed the terminal.
     ended: Receiver<()>,
@@ -68,11 +69,13 @@ impl Terminal {
             Colour::Yes => command.env_remove("NO_COLOR"),
             Colour::No => command.env("NO_COLOR", "1"),
         };
-        let errors = slave.try_clone().expect("a second handle");
-        command.env("TERM", "xterm-256color").stdout(Stdio::from(slave)).stderr(Stdio::from(errors));
+        let handle = || Stdio::from(slave.try_clone().expect("another handle"));
+        command.env("TERM", "xterm-256color").stdin(handle()).stdout(handle()).stderr(handle());
         let process = Started::of(command);
-        // The handles of the terminal's other side that are left in the command would keep it open.
-        command.stdout(Stdio::null()).stderr(Stdio::null());
+        // The handles of the terminal's other side that are left here would keep it open.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        drop(slave);
+        let keyboard = File::from(master.try_clone().expect("another handle"));
         let columns = if columns == 0 { 80 } else { columns };
         let parser = vt100::Parser::new(rows, columns, 0);
         let seen = Arc::new(Mutex::new(Seen { bytes: Vec::new(), parser }));
@@ -88,7 +91,7 @@ impl Terminal {
                 seen.parser.process(&chunk[..read]);
             }
         });
-        Self { process, seen, ended }
+        Self { process, keyboard, seen, ended }
     }
 
     /// Waits until the screen shows something, and returns its text.
@@ -102,6 +105,11 @@ impl Terminal {
             assert!(Instant::now() < deadline, "not in time: {what}; on the screen:\n{screen}");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Presses keys.
+    pub(crate) fn press(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).expect("it reads");
     }
 
     pub(crate) fn signal(&mut self, signal: Signal) {

@@ -2,7 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::View;
+use super::view::View;
 use crate::wire::{Job, Then};
 
 /// The orders of the list of jobs, which `s` goes through.

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row, Table, TableState, Wrap};
 
 use super::app::{App, Mode, OpenJob, SORTS, Tab};
-use super::{View, lease_left, progress};
+use super::view::{View, lease_left, progress};
 use crate::cli::output::clean;
 use crate::cli::statistics::{age, failing, per_minute};
 use crate::wire::JobState;
@@ -116,7 +116,8 @@ fn draw_list(frame: &mut Frame<'_>, app: &App, area: Rect, has_colours: bool) {
     let visible = |cells: Vec<Cell<'static>>| {
         Row::new(cells.into_iter().enumerate().filter(|(column, _)| shown.contains(column)).map(|(_, cell)| cell))
     };
-    let header = Row::new(shown.iter().map(|column| columns[*column].0)).style(Style::new().add_modifier(Modifier::DIM));
+    let header =
+        Row::new(shown.iter().map(|column| columns[*column].0)).style(Style::new().add_modifier(Modifier::DIM));
     let table = Table::new(rows.into_iter().map(visible), shown.iter().map(|column| columns[*column].2))
         .header(header)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));

@@ -1,14 +1,10 @@
 //! Queues, workers and explanations on the command line, and the live view.
 
-use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::sync::{Arc, Mutex};
-
-use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::Signal;
 
 use super::Bed;
 use crate::program::{Started, leasehold, until};
+use crate::screen::{Colour, Terminal};
 
 #[test]
 fn a_queue_is_paused_explained_and_resumed() {
@@ -188,88 +184,77 @@ fn the_live_view_prints_one_frame_where_there_is_no_terminal() {
     bed.run(&["top", "--once"]).expect(3);
 }
 
-/// The program on a terminal of its own, and what it has written there.
-struct OnTerminal {
-    process: Started,
-    keyboard: File,
-    written: Arc<Mutex<Vec<u8>>>,
-}
-
-impl OnTerminal {
-    fn start(bed: &Bed, arguments: &[&str]) -> Self {
-        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        let OpenptyResult { master, slave } = openpty(Some(&size), None).expect("a terminal");
-        let mut command = leasehold(bed.path(), arguments);
-        command.env("LEASEHOLD_SERVER", bed.server.url()).env("TERM", "xterm");
-        command.stdin(slave.try_clone().expect("another handle")).stdout(slave);
-        let process = Started::of(&mut command);
-        // The command holds the terminal's other end; without it, reading here would never end.
-        drop(command);
-        let keyboard = File::from(master);
-        let mut screen = keyboard.try_clone().expect("another handle");
-        let written = Arc::new(Mutex::new(Vec::new()));
-        let shown = Arc::clone(&written);
-        std::thread::spawn(move || {
-            let mut part = [0; 4096];
-            while let Ok(read @ 1..) = screen.read(&mut part) {
-                shown.lock().expect("no panic").extend_from_slice(&part[..read]);
-            }
-        });
-        Self { process, keyboard, written }
-    }
-
-    /// All that was written to it, steering and all.
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.written.lock().expect("no panic")).into_owned()
-    }
-
-    /// What was written since the frame before.
-    fn last_frame(&self) -> String {
-        self.text().rsplit("leasehold top").next().unwrap_or_default().to_owned()
-    }
+fn top(bed: &Bed, columns: u16, colour: Colour) -> Terminal {
+    let mut command = leasehold(bed.path(), ["top", "--interval", "200ms"]);
+    Terminal::start(command.env("LEASEHOLD_SERVER", bed.server.url()), 24, columns, colour)
 }
 
 #[test]
 fn the_live_view_outlives_its_server_and_gives_the_terminal_back_at_the_end() {
     let mut bed = Bed::start();
     bed.submit(&["--id", "waiting-job"], "true");
-    let mut top = OnTerminal::start(&bed, &["top", "--interval", "200ms"]);
-    until("a first view", || top.last_frame().contains("queues: 1"));
-    assert!(top.text().contains("\u{1b}[?1049h"), "it takes another screen");
+    let mut top = top(&bed, 80, Colour::Yes);
+    top.until("a first view", |screen| screen.contains("2 queues 1") && screen.contains("no jobs match"));
     bed.server.kill();
-    until("word that the server is away", || top.last_frame().contains("asking until there is one"));
-    assert!(top.text().contains("queues: 1"), "the last view stays");
+    let last = top.until("word that the server is away", |screen| screen.contains("asking until there is one"));
+    assert!(last.contains("2 queues 1"), "the last view stays: {last}");
     bed.server.restart();
-    let is_back = |frame: &str| frame.contains("workers: 0") && !frame.contains("asking until there");
-    until("a view of the server that is back", || is_back(&top.last_frame()));
-    top.keyboard.write_all(b"q").expect("typed");
-    let OnTerminal { process, written, .. } = top;
-    process.end().expect(0);
-    let ends_with = |what: &str| {
-        let text = String::from_utf8_lossy(&written.lock().expect("no panic")).into_owned();
-        text.contains(what)
-    };
-    for given_back in ["\u{1b}[?1049l", "\u{1b}[?25h", "\u{1b}[?7h"] {
-        until("the terminal is given back", || ends_with(given_back));
+    top.until("a view of the server that is back", |screen| !screen.contains("asking until there"));
+    top.press("q");
+    let shown = top.end();
+    assert_eq!(shown.code, Some(0));
+    for steered in ["\u{1b}[?1049h", "\u{1b}[?1049l", "\u{1b}[?25h"] {
+        assert!(shown.text().contains(steered), "the terminal is taken and given back: {steered:?}");
     }
 }
 
 #[test]
 fn the_live_view_ends_with_a_signal_and_with_what_a_terminal_sends_for_one() {
     let bed = Bed::start();
-    let mut top = OnTerminal::start(&bed, &["top"]);
-    until("a first view", || top.last_frame().contains("workers: 0"));
-    top.keyboard.write_all(&[3]).expect("typed");
-    let OnTerminal { process, keyboard, .. } = top;
-    process.end().expect(130);
-    drop(keyboard);
-    let mut top = OnTerminal::start(&bed, &["top"]);
-    until("a first view", || top.last_frame().contains("workers: 0"));
-    top.process.signal(Signal::SIGTERM);
-    let OnTerminal { process, written, keyboard } = top;
-    process.end().expect(143);
-    until("the terminal is given back", || {
-        String::from_utf8_lossy(&written.lock().expect("no panic")).contains("\u{1b}[?1049l")
-    });
-    drop(keyboard);
+    let mut interrupted = top(&bed, 80, Colour::Yes);
+    interrupted.until("a first view", |screen| screen.contains("3 workers 0"));
+    interrupted.press("\u{3}");
+    assert_eq!(interrupted.end().code, Some(130));
+    let mut ended = top(&bed, 80, Colour::Yes);
+    ended.until("a first view", |screen| screen.contains("3 workers 0"));
+    ended.signal(Signal::SIGTERM);
+    let shown = ended.end();
+    assert_eq!(shown.code, Some(143));
+    assert!(shown.text().contains("\u{1b}[?1049l"), "the terminal is given back");
+}
+
+#[test]
+fn in_the_live_view_jobs_are_found_opened_followed_and_cancelled() {
+    let bed = Bed::start();
+    let _worker = bed.worker(&[]);
+    bed.submit(&["--id", "job-that-runs"], "echo what it says; sleep 600");
+    bed.submit(&["--id", "job-that-waits", "--in", "1h"], "true");
+    for (columns, colour) in [(40, Colour::No), (80, Colour::Yes), (200, Colour::No)] {
+        let mut top = top(&bed, columns, colour);
+        let screen = top.until("the running job", |screen| screen.contains("job-that-runs"));
+        assert!(!screen.contains("job-that-waits"), "{screen}");
+        assert_eq!(screen.contains("progress"), columns > 60, "a narrow terminal leaves columns out: {screen}");
+        top.press("/");
+        top.until("the query", |screen| screen.contains("/state: running"));
+        top.press(&"\u{7f}".repeat("running".len()));
+        top.press("available\r");
+        top.until("the waiting job", |screen| screen.contains("job-that-waits"));
+        top.press("2");
+        top.until("the queues", |screen| screen.contains("waiting") && screen.contains("default"));
+        top.press("q");
+        let shown = top.end();
+        assert_eq!(shown.code, Some(0));
+        let coloured = shown.text().contains("38;5;6");
+        assert_eq!(coloured, colour == Colour::Yes, "{columns} columns");
+    }
+    let mut top = top(&bed, 80, Colour::No);
+    top.until("the running job", |screen| screen.contains("job-that-runs"));
+    top.press("\r");
+    top.until("its output", |screen| screen.contains("what it says") && screen.contains("phase"));
+    top.press("c");
+    top.until("a question", |screen| screen.contains("cancel job-that-runs? y/n"));
+    top.press("y");
+    until("the job is cancelled", || bed.job("job-that-runs")["state"] == "cancelled");
+    top.press("q");
+    assert_eq!(top.end().code, Some(0));
 }
