@@ -13,7 +13,7 @@ use crate::wire::BulkFilter;
 #[derive(Debug, Args)]
 pub(super) struct Ids {
     /// The ids of the jobs
-    #[arg(required = true, value_name = "ID")]
+    #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::job_ids))]
     pub(super) ids: Vec<String>,
     #[command(flatten)]
     pub(super) answer: ClientArgs,
@@ -23,7 +23,8 @@ pub(super) struct Ids {
 #[derive(Debug, Args)]
 pub(super) struct Chosen {
     /// The ids of the jobs; or select them with the options below
-    #[arg(value_name = "ID", required_unless_present = "filter", conflicts_with = "filter")]
+    #[arg(value_name = "ID", required_unless_present = "filter", conflicts_with = "filter",
+          add = ArgValueCompleter::new(complete::job_ids))]
     pub(super) ids: Vec<String>,
     #[command(flatten)]
     pub(super) filter: BulkFilterArgs,
@@ -46,7 +47,7 @@ pub(super) struct BulkFilterArgs {
     #[arg(long = "queue", value_name = "QUEUE", add = ArgValueCompleter::new(complete::queues))]
     queues: Vec<String>,
     /// Select only jobs of this kind (repeatable)
-    #[arg(long = "kind", value_name = "KIND")]
+    #[arg(long = "kind", value_name = "KIND", add = ArgValueCompleter::new(complete::kinds))]
     kinds: Vec<String>,
     /// Select only jobs that belong to this owner (repeatable)
     #[arg(long = "owner", value_name = "OWNER")]

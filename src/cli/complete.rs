@@ -1,4 +1,4 @@
-//! Shell completion: of fields and their values, and of the server's queues.
+//! Shell completion: of fields and their values, and of what the server has: ids, queues, kinds, subscriptions.
 //!
 //! A person waits for it at the shell, so it is quick, and prints nothing when it fails.
 
@@ -10,10 +10,12 @@ use clap::Args;
 use clap_complete::CompletionCandidate;
 use clap_complete::env::Shells;
 
+use super::context;
 use super::failure::Failure;
 use super::output::print;
 use super::server::{ServerArgs, addresses};
 use super::settings::Settings;
+use crate::client::{Client, ClientError, CountQuery, JobQuery};
 use crate::query::fields::{FIELDS, Field, FieldType, HISTORY, LABELS};
 use crate::query::kql::phase::{PHASE, PHASE_FIELD};
 use crate::query::table::Table;
@@ -23,6 +25,8 @@ use crate::wire::JOB_FIELDS;
 pub(super) const VARIABLE: &str = "COMPLETE";
 /// The time limit of the call to the server.
 const SERVER_WITHIN: Duration = Duration::from_millis(500);
+/// How many ids of jobs are offered.
+const JOBS: u64 = 200;
 
 /// Print the script that lets a shell complete commands, fields and values
 #[derive(Debug, Args)]
@@ -169,19 +173,51 @@ fn starting_with(
     fit.map(|(name, help)| CompletionCandidate::new(name).help(help.map(Into::into))).collect()
 }
 
+/// Completes the ids of the jobs that were submitted last.
+pub(super) fn job_ids(current: &OsStr) -> Vec<CompletionCandidate> {
+    let query = JobQuery { limit: Some(JOBS), ..JobQuery::default() };
+    let jobs = ask(async |client| client.jobs(&query).await).map(|page| page.items).unwrap_or_default();
+    starting_with(current, jobs.into_iter().map(|job| (job.id.into_owned(), None)))
+}
+
+/// Completes the kinds of the server's jobs.
+pub(super) fn kinds(current: &OsStr) -> Vec<CompletionCandidate> {
+    let query = CountQuery { jobs: JobQuery::default(), by: vec!["kind".to_owned()] };
+    let groups = ask(async |client| client.count(&query).await).map(|counted| counted.groups).unwrap_or_default();
+    starting_with(
+        current,
+        groups.into_iter().flat_map(|group| group.by.into_values().flatten()).map(|kind| (kind, None)),
+    )
+}
+
+/// Completes the ids of the server's subscriptions.
+pub(super) fn subscriptions(current: &OsStr) -> Vec<CompletionCandidate> {
+    let all = ask(async |client| client.subscriptions().await).unwrap_or_default();
+    starting_with(current, all.into_iter().map(|subscription| (subscription.id.to_string(), None)))
+}
+
+/// Completes the names of contexts.
+pub(super) fn contexts(current: &OsStr) -> Vec<CompletionCandidate> {
+    starting_with(current, context::names().into_iter().map(|name| (name, None)))
+}
+
 /// Returns the names of the server's queues; none when it does not answer at once.
 fn queue_names() -> Vec<String> {
-    let answer = || {
-        let config = std::env::var_os("LEASEHOLD_CONFIG").map(PathBuf::from);
-        let settings = Settings::read(config.as_deref()).ok()?;
-        let servers = std::env::var("LEASEHOLD_SERVER").ok().map(|text| addresses(&text));
-        let server = ServerArgs { server: servers, token: std::env::var("LEASEHOLD_TOKEN").ok() };
-        let client = server.connect(&settings.client).ok()?.with_max_retries(0);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-        let call = async { tokio::time::timeout(SERVER_WITHIN, client.queues()).await };
-        runtime.block_on(call).ok()?.ok()
-    };
-    answer().map(|list| list.items.into_iter().map(|queue| queue.name.into()).collect()).unwrap_or_default()
+    let queues = ask(async |client| client.queues().await).map(|page| page.items).unwrap_or_default();
+    queues.into_iter().map(|queue| queue.name.into()).collect()
+}
+
+/// Returns the server's answer to a call; `None` when it does not answer at once.
+fn ask<T>(call: impl AsyncFnOnce(Client) -> Result<T, ClientError>) -> Option<T> {
+    let variable = |name| std::env::var(name).ok();
+    let config = std::env::var_os("LEASEHOLD_CONFIG").map(PathBuf::from);
+    let settings = Settings::read(config.as_deref()).ok()?;
+    let settings = context::apply(settings.client, variable("LEASEHOLD_CONTEXT").as_deref()).ok()?;
+    let servers = variable("LEASEHOLD_SERVER").map(|text| addresses(&text));
+    let server = ServerArgs { server: servers, token: variable("LEASEHOLD_TOKEN"), ..ServerArgs::default() };
+    let client = server.connect(&settings).ok()?.with_max_retries(0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    runtime.block_on(async { tokio::time::timeout(SERVER_WITHIN, call(client)).await }).ok()?.ok()
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use futures::StreamExt as _;
 
+use super::complete;
 use super::duration;
 use super::failure::{ExitStatus, Failure};
 use super::filter::NameFilterArgs;
@@ -46,7 +48,7 @@ pub(super) struct EventsArgs {
     #[command(flatten)]
     names: NameFilterArgs,
     /// Show only events of this job (repeatable)
-    #[arg(long = "job", value_name = "ID")]
+    #[arg(long = "job", value_name = "ID", add = ArgValueCompleter::new(complete::job_ids))]
     jobs: Vec<String>,
     #[command(flatten)]
     answer: ClientArgs,
@@ -90,7 +92,7 @@ pub(super) async fn run(args: EventsArgs, settings: Settings) -> Result<(), Fail
 }
 
 /// Formats an event on one line.
-fn line(event: &JobEvent) -> String {
+pub(super) fn line(event: &JobEvent) -> String {
     let JobEvent { at, event: name, job, attempt, actor, reason, .. } = event;
     let reason = reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     let attempt = if *attempt > 1 { format!(", attempt {attempt}") } else { String::new() };

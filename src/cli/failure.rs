@@ -7,6 +7,21 @@ use std::process::ExitCode;
 use super::clean::clean;
 use crate::client::ClientError;
 
+/// The exit statuses, as the help lists them.
+pub(super) const EXIT_CODES: &str = "\
+Exit status:
+  0    success
+  1    a job failed, or the command itself did
+  2    the command line, a file or a line in it is wrong; nothing was done
+  3    the server cannot be reached
+  4    the time limit ran out
+  130  interrupted by Ctrl-C
+  143  ended by SIGTERM
+
+`submit --wait` exits as the command of its job did.
+
+Settings come from flags, then from the environment, then from the file that --config names.";
+
 /// What helps where no server is.
 const STARTED_OR_NAMED: &str = "`leasehold serve` starts one, and `--server` or LEASEHOLD_SERVER names another";
 /// What helps where a server does not know who calls.
@@ -23,6 +38,8 @@ pub(super) enum Failure {
     Unreachable(String),
     /// The message was printed already; only the exit status is left.
     Reported(ExitStatus),
+    /// The command of a job failed with this exit status, which is passed on.
+    Command(u8),
     /// The reader of standard output has closed it.
     OutputClosed,
 }
@@ -52,9 +69,18 @@ impl Failure {
         Self::Failed(error.to_string())
     }
 
+    /// Returns the message; empty where it was printed already.
+    fn message(&self) -> &str {
+        match self {
+            Self::Usage(message) | Self::Failed(message) | Self::Unreachable(message) => message,
+            Self::Reported(_) | Self::Command(_) | Self::OutputClosed => "",
+        }
+    }
+
     /// Prints the message as one paragraph, and returns the exit status.
     pub(super) fn report(self) -> ExitCode {
         let (message, status) = match self {
+            Self::Command(status) => return ExitCode::from(status),
             Self::Usage(message) => (Some(message), ExitStatus::Usage),
             Self::Failed(message) => (Some(message), ExitStatus::Failed),
             Self::Unreachable(message) => (Some(message), ExitStatus::Unreachable),
@@ -65,6 +91,12 @@ impl Failure {
             drop(writeln!(io::stderr(), "leasehold: {}", clean(&message)));
         }
         ExitCode::from(status as u8)
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.message())
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) struct NameFilterArgs {
     #[arg(long = "queue", value_name = "QUEUE", add = ArgValueCompleter::new(complete::queues))]
     pub(super) queues: Vec<String>,
     /// Select only jobs of this kind (repeatable)
-    #[arg(long = "kind", value_name = "KIND")]
+    #[arg(long = "kind", value_name = "KIND", add = ArgValueCompleter::new(complete::kinds))]
     pub(super) kinds: Vec<String>,
     /// Select only jobs that belong to this owner (repeatable)
     #[arg(long = "owner", value_name = "OWNER")]

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap_mangen::Man;
 
-use super::failure::Failure;
+use super::failure::{EXIT_CODES, Failure};
 use super::output::print;
-use super::{EXIT_CODES, command};
 
 /// The topics beside the commands, each with its page.
 const TOPICS: [(&str, &str); 11] = [
@@ -40,14 +39,14 @@ pub(super) struct HelpArgs {
     words: Vec<String>,
 }
 
-/// Prints the help.
-pub(super) fn run(args: &HelpArgs) -> Result<(), Failure> {
+/// Prints the help of a part of the program's command line.
+pub(super) fn run(args: &HelpArgs, program: clap::Command) -> Result<(), Failure> {
     if let [topic] = &args.words[..]
         && let Some((_, page)) = TOPICS.iter().find(|(name, _)| name == topic)
     {
         return print(page.trim_end());
     }
-    let mut found = built();
+    let mut found = built(program);
     for word in &args.words {
         let below = found.get_subcommands().find(|below| below.get_name() == word).cloned();
         found = below.ok_or_else(|| {
@@ -76,9 +75,9 @@ pub(super) struct ManArgs {
     dir: Option<PathBuf>,
 }
 
-/// Prints or writes the pages.
-pub(super) fn man(args: ManArgs) -> Result<(), Failure> {
-    let program = built();
+/// Prints or writes the pages of the program.
+pub(super) fn man(args: ManArgs, program: clap::Command) -> Result<(), Failure> {
+    let program = built(program);
     let Some(dir) = args.dir else {
         let mut page = Vec::new();
         Man::new(program).render(&mut page)?;
@@ -96,8 +95,7 @@ fn write_pages(command: &clap::Command, dir: &Path) -> std::io::Result<()> {
 }
 
 /// Returns the command line, in which every command knows its whole name.
-fn built() -> clap::Command {
-    let mut program = command();
+fn built(mut program: clap::Command) -> clap::Command {
     program.build();
     program
 }
@@ -105,6 +103,7 @@ fn built() -> clap::Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::command;
 
     #[test]
     fn every_topic_is_named_in_the_help_and_is_no_command() {
@@ -120,7 +119,7 @@ mod tests {
     #[test]
     fn every_command_has_a_page() {
         let dir = tempfile::tempdir().expect("a folder");
-        write_pages(&built(), dir.path()).expect("written");
+        write_pages(&built(command()), dir.path()).expect("written");
         for name in ["leasehold.1", "leasehold-submit.1", "leasehold-schedule-add.1"] {
             let page = fs::read_to_string(dir.path().join(name)).expect("a page");
             assert!(page.contains("leasehold"), "{name}: {page}");

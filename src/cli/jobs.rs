@@ -31,6 +31,7 @@ pub(super) fn work_of(
     kind: Option<String>,
     payload: Option<String>,
     command: Vec<String>,
+    (env, cwd): (BTreeMap<String, String>, Option<PathBuf>),
 ) -> Result<(String, Option<Json>), Failure> {
     let payload = match payload {
         Some(text) => Some(
@@ -40,7 +41,7 @@ pub(super) fn work_of(
         None if command.is_empty() => None,
         None => {
             let command = CommandLine::Arguments(command);
-            Some(Json::of(&ShellPayload { command, env: BTreeMap::new(), cwd: None })?)
+            Some(Json::of(&ShellPayload { command, env, cwd })?)
         }
     };
     let kind = kind.unwrap_or_else(|| shell::KIND.to_owned());

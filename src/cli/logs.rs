@@ -4,7 +4,9 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 
+use super::complete;
 use super::failure::{ExitStatus, Failure};
 use super::job_id;
 use super::output::{clean, complain, print_json};
@@ -13,13 +15,15 @@ use super::settings::Settings;
 use super::signals::Signals;
 use crate::client::{Client, OutputQuery};
 use crate::store::Stream;
-use crate::wire::{AttemptOutput, OutputStream};
+use crate::wire::{AttemptOutput, Job, OutputStream};
 use crate::worker::Stop;
 
 /// How long one call waits for more; the server allows a minute.
 const ONE_CALL: Duration = Duration::from_secs(20);
 /// The time between two looks at a job that has not been started yet.
 const NOT_STARTED: Duration = Duration::from_secs(1);
+/// How long one call waits for the next attempt of a job, or for its end.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(1);
 
 /// Show what an attempt of a job wrote
 ///
@@ -33,7 +37,7 @@ Examples:
   leasehold logs my-job --attempt 1 2>/dev/null")]
 pub(super) struct LogsArgs {
     /// The id of the job
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", add = ArgValueCompleter::new(complete::job_ids))]
     id: String,
     /// The number of the attempt [default: the latest one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -53,6 +57,7 @@ pub(super) async fn run(mut args: LogsArgs, settings: Settings) -> Result<(), Fa
     let client = args.answer.connect(&settings.client)?;
     args.id = job_id::resolve(&client, &args.id).await?;
     let query = OutputQuery { attempt: args.attempt, fence: args.fence, ..OutputQuery::default() };
+    let json = args.answer.json();
     if !args.follow {
         let output = client.output(&args.id, &query).await?;
         if args.answer.json() {
@@ -60,39 +65,57 @@ pub(super) async fn run(mut args: LogsArgs, settings: Settings) -> Result<(), Fa
         }
         let mut printer = Printer::new();
         printer.print(&output)?;
-        return printer.close(&output);
+        printer.close(&output);
+        return Ok(());
     }
     let signals = Signals::listen(|_| {})?;
     let mut stopped = signals.stop().listen();
     tokio::select! {
-        followed = follow(&client, &args, query) => followed,
+        followed = follow(&client, &args.id, query, json) => followed.map(drop),
         () = stopped.reached(Stop::Drain) => {
             Err(Failure::Reported(signals.status().unwrap_or(ExitStatus::Interrupted)))
         }
     }
 }
 
-/// Prints output as it comes until the attempt is over.
-async fn follow(client: &Client, args: &LogsArgs, mut query: OutputQuery) -> Result<(), Failure> {
+/// Prints what a job writes, attempt after attempt, until the job has ended, and returns the job.
+pub(super) async fn follow_job(client: &Client, id: &str) -> Result<Job, Failure> {
+    let mut followed = 0;
+    // Ends with the job.
+    loop {
+        let output = client.output(id, &OutputQuery::default()).await?;
+        if output.fence > followed {
+            let query = OutputQuery { fence: Some(output.fence), ..OutputQuery::default() };
+            followed = follow(client, id, query, false).await?;
+        }
+        let job = client.wait(id, BETWEEN_ATTEMPTS).await?;
+        if job.state.is_final() && job.fence == followed {
+            return Ok(job);
+        }
+    }
+}
+
+/// Prints output as it comes until the attempt is over, and returns the attempt's fence.
+async fn follow(client: &Client, id: &str, mut query: OutputQuery, json: bool) -> Result<u64, Failure> {
     let mut printer = Printer::new();
     let mut has_said_why = false;
     loop {
-        let output = client.output(&args.id, &query).await?;
+        let output = client.output(id, &query).await?;
         query.wait = ONE_CALL;
         if output.fence == 0 {
             if !has_said_why {
                 complain("leasehold: the job has not been started yet");
                 has_said_why = true;
             }
-            if client.job(&args.id).await?.state.is_final() {
-                return Ok(());
+            if client.job(id).await?.state.is_final() {
+                return Ok(0);
             }
             tokio::time::sleep(NOT_STARTED).await;
             continue;
         }
         // The same attempt to its end, also when the job is started again meanwhile.
         (query.attempt, query.fence) = (None, Some(output.fence));
-        if args.answer.json() {
+        if json {
             print_json(&output)?;
         } else {
             printer.print(&output)?;
@@ -104,7 +127,10 @@ async fn follow(client: &Client, args: &LogsArgs, mut query: OutputQuery) -> Res
             }
         }
         if !output.running {
-            return if args.answer.json() { Ok(()) } else { printer.close(&output) };
+            if !json {
+                printer.close(&output);
+            }
+            return Ok(output.fence);
         }
     }
 }
@@ -153,7 +179,7 @@ impl Printer {
     }
 
     /// Says what may be missing at the end.
-    fn close(&self, output: &AttemptOutput) -> Result<(), Failure> {
+    fn close(&self, output: &AttemptOutput) {
         let is_cut = |stream: &&OutputStream| stream.bytes > 0 && !stream.ended;
         if !output.running && output.streams.iter().any(|stream| is_cut(&stream)) {
             complain("leasehold: the attempt's end was not heard; the last seconds of its output may be missing");
@@ -164,7 +190,6 @@ impl Printer {
         if output.fence == 0 {
             complain("leasehold: the job has not been started yet");
         }
-        Ok(())
     }
 }
 

@@ -12,7 +12,10 @@ mod clean;
 mod cluster;
 mod cluster_status;
 mod complete;
+mod context;
 mod count;
+mod describe;
+mod doctor;
 mod duration;
 mod edit_fields;
 mod engine;
@@ -60,12 +63,14 @@ mod signals;
 mod size;
 mod statistics;
 mod stats;
+mod status;
 mod submit;
 mod subscription;
 mod token;
 mod top;
 mod verify;
 mod wait;
+mod watch;
 mod when;
 mod worker;
 mod workers;
@@ -74,22 +79,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use clap_complete::CompleteEnv;
+use clap_complete::{ArgValueCompleter, CompleteEnv};
 
-use failure::Failure;
+use failure::{EXIT_CODES, Failure};
 use settings::Settings;
-
-const EXIT_CODES: &str = "\
-Exit status:
-  0    success
-  1    a job failed, or the command itself did
-  2    the command line, a file or a line in it is wrong; nothing was done
-  3    the server cannot be reached
-  4    the time limit ran out
-  130  interrupted by Ctrl-C
-  143  ended by SIGTERM
-
-Settings come from flags, then from the environment, then from the file that --config names.";
 
 /// A batch job manager whose lock is a conditional write.
 #[derive(Debug, Parser)]
@@ -98,6 +91,9 @@ struct Cli {
     /// Read settings from this TOML file
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Call the servers of this context, which `leasehold login` has kept [default: the current one]
+    #[arg(long, global = true, value_name = "NAME", add = ArgValueCompleter::new(complete::contexts))]
+    context: Option<String>,
     #[command(flatten)]
     look: look::LookArgs,
     #[command(subcommand)]
@@ -115,11 +111,13 @@ enum Command {
     Warden(worker::warden::WardenArgs),
     Submit(submit::SubmitArgs),
     Get(get::GetArgs),
+    Describe(describe::DescribeArgs),
     List(list::ListArgs),
     Count(count::CountArgs),
     Stats(stats::StatsArgs),
     Export(export::ExportArgs),
     Wait(wait::WaitArgs),
+    Watch(watch::WatchArgs),
     Logs(logs::LogsArgs),
     Cancel(change::CancelArgs),
     Retry(change::RetryArgs),
@@ -138,6 +136,8 @@ enum Command {
     Cluster(cluster_status::ClusterCommand),
     Workers(workers::WorkersArgs),
     Schedule(schedule::ScheduleArgs),
+    Status(status::StatusArgs),
+    Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
     Events(events::EventsArgs),
     Migrate(migrate::MigrateArgs),
@@ -145,9 +145,34 @@ enum Command {
     Kibana(kibana::KibanaArgs),
     Token(token::TokenArgs),
     Bench(bench::BenchArgs),
+    Login(context::LoginArgs),
+    Context(context::ContextArgs),
     Completions(complete::CompletionsArgs),
     Man(help::ManArgs),
     Help(help::HelpArgs),
+}
+
+impl Command {
+    /// Returns whether the command calls a server that a context may name.
+    const fn calls_a_server(&self) -> bool {
+        !matches!(
+            self,
+            Self::Run(_)
+                | Self::Serve(_)
+                | Self::Monitor(_)
+                | Self::Executor(_)
+                | Self::Warden(_)
+                | Self::Migrate(_)
+                | Self::Verify(_)
+                | Self::Token(_)
+                | Self::Bench(_)
+                | Self::Login(_)
+                | Self::Context(_)
+                | Self::Completions(_)
+                | Self::Man(_)
+                | Self::Help(_)
+        )
+    }
 }
 
 /// Runs the program and returns its exit status.
@@ -188,7 +213,10 @@ fn variable(flag: &str) -> String {
 }
 
 fn start(cli: Cli) -> Result<(), Failure> {
-    let settings = Settings::read(cli.config.as_deref())?;
+    let mut settings = Settings::read(cli.config.as_deref())?;
+    if cli.command.calls_a_server() {
+        settings.client = context::apply(settings.client, cli.context.as_deref())?;
+    }
     match cli.command {
         Command::Serve(args) => block_on(serve::run(args, settings)),
         Command::Monitor(args) => block_on(monitor::run(args, settings)),
@@ -198,12 +226,14 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Run(args) => block_on(run::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),
         Command::Get(args) => block_on(get::run(args, settings)),
+        Command::Describe(args) => block_on(describe::run(args, settings)),
         Command::Kibana(args) => block_on(kibana::run(args, settings)),
         Command::List(args) => block_on(list::run(args, settings)),
         Command::Count(args) => block_on(count::run(args, settings)),
         Command::Stats(args) => block_on(stats::run(args, settings)),
         Command::Export(args) => block_on(export::run(args, settings)),
         Command::Wait(args) => block_on(wait::run(args, settings)),
+        Command::Watch(args) => block_on(watch::run(args, settings)),
         Command::Logs(args) => block_on(logs::run(args, settings)),
         Command::Cancel(args) => block_on(change::cancel(args, settings)),
         Command::Retry(args) => block_on(change::retry(args, settings)),
@@ -222,15 +252,19 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Queue(args) => block_on(queue::run(args, settings)),
         Command::Workers(args) => block_on(workers::run(args, settings)),
         Command::Schedule(args) => block_on(schedule::run(args, settings)),
+        Command::Status(args) => block_on(status::run(args, settings)),
+        Command::Doctor(args) => block_on(doctor::run(args, settings)),
         Command::Top(args) => block_on(top::run(args, settings)),
         Command::Events(args) => block_on(events::run(args, settings)),
         Command::Migrate(args) => block_on(migrate::run(args, settings)),
         Command::Verify(args) => verify::run(args, settings),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
+        Command::Login(args) => block_on(context::login(args)),
+        Command::Context(args) => context::run(args),
         Command::Completions(args) => complete::run(&args),
-        Command::Man(args) => help::man(args),
-        Command::Help(args) => help::run(&args),
+        Command::Man(args) => help::man(args, command()),
+        Command::Help(args) => help::run(&args, command()),
     }
 }
 

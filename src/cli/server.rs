@@ -29,6 +29,10 @@ pub(super) struct ServerArgs {
     /// The access token, where the server requires one
     #[arg(long, value_name = "TOKEN", hide_env_values = true)]
     pub(super) token: Option<String>,
+    /// Whether these are of a context, whose token is for its own servers only.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub(super) is_of_context: bool,
 }
 
 impl ServerArgs {
@@ -47,7 +51,8 @@ impl ServerArgs {
     }
 
     fn token<'a>(&'a self, settings: &'a Self) -> Option<&'a str> {
-        self.token.as_deref().or(settings.token.as_deref())
+        let is_meant = !(settings.is_of_context && self.server.is_some());
+        self.token.as_deref().or(settings.token.as_deref().filter(|_| is_meant))
     }
 }
 

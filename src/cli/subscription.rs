@@ -1,7 +1,9 @@
 //! `leasehold subscription`: receivers of notifications.
 
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCompleter;
 
+use super::complete;
 use super::failure::Failure;
 use super::look::date;
 use super::output::{print, table};
@@ -70,6 +72,7 @@ struct AddArgs {
 #[derive(Debug, Args)]
 struct OneArgs {
     /// The id of the receiver
+    #[arg(add = ArgValueCompleter::new(complete::subscriptions))]
     id: String,
     #[command(flatten)]
     server: ServerArgs,

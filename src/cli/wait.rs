@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use futures::StreamExt as _;
 use tokio::time::Instant;
 
+use super::complete;
 use super::duration;
 use super::failure::{ExitStatus, Failure};
 use super::job_id;
@@ -38,7 +40,7 @@ Examples:
   leasehold submit -- make report | leasehold wait --timeout 10m -")]
 pub(super) struct WaitArgs {
     /// The ids of the jobs; `-` reads them from standard input
-    #[arg(required = true, value_name = "ID")]
+    #[arg(required = true, value_name = "ID", add = ArgValueCompleter::new(complete::job_ids))]
     ids: Vec<String>,
     /// The longest wait [default: as long as it takes]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]

@@ -4,6 +4,7 @@ mod admin;
 mod asking;
 mod changing;
 mod events;
+mod everyday;
 mod leftovers;
 mod logs;
 mod members;
@@ -18,6 +19,7 @@ mod settings;
 mod supervised;
 mod tables;
 mod verify;
+mod workers_page;
 mod working;
 
 use std::path::Path;

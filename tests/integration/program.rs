@@ -30,6 +30,8 @@ fn with_program<S: AsRef<OsStr>>(program: &str, directory: &Path, arguments: imp
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LEASEHOLD_")) {
         command.env_remove(name);
     }
+    // The contexts of whoever runs the tests are not theirs.
+    command.env("XDG_CONFIG_HOME", directory.join("config"));
     command.args(arguments).current_dir(directory).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -156,7 +156,8 @@ fn action(args: &mut AddArgs) -> Result<Action, Failure> {
         let headers = Some(headers).filter(|headers| !headers.is_empty());
         return Ok(Action { url: Some(url), method: args.method, headers, body, ..Action::of(ActionType::Http) });
     }
-    let (kind, payload) = jobs::work_of(args.kind.take(), args.payload.take(), std::mem::take(&mut args.command))?;
+    let command = std::mem::take(&mut args.command);
+    let (kind, payload) = jobs::work_of(args.kind.take(), args.payload.take(), command, Default::default())?;
     let queue = args.queue.take().unwrap_or_else(|| jobs::DEFAULT_QUEUE.to_owned());
     let job = SubmitJob { payload, owner: args.owner.clone(), ..SubmitJob::new(queue, kind) };
     Ok(Action { job: Some(Json::of(&job)?), ..Action::of(ActionType::Job) })

@@ -77,7 +77,8 @@ pub(super) struct WorkerArgs {
     server: ServerArgs,
     #[command(flatten)]
     worker: WorkerSettings,
-    /// Run jobs of these kinds, as shell jobs (repeatable); jobs of other kinds in the same queues fail [default: shell]
+    /// Run jobs of these kinds, as shell jobs (repeatable); jobs of other kinds in the same queues fail [default:
+    /// shell]
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kinds: Vec<Kind>,
     /// End once this many jobs were run
@@ -86,8 +87,8 @@ pub(super) struct WorkerArgs {
     /// End when no job is running and none was to be had for two seconds
     #[arg(long)]
     exit_when_empty: bool,
-    /// Start again, as on SIGHUP, when the worker itself takes more memory than this after a job, such as 512MiB (Linux);
-    /// the memory of its commands does not count
+    /// Start again, as on SIGHUP, when the worker itself takes more memory than this after a job, such as 512MiB
+    /// (Linux); the memory of its commands does not count
     #[arg(long, value_name = "SIZE")]
     max_memory: Option<SizeSetting>,
     /// Write this file once the server is ready for the worker; it is removed at the end

@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_millis(300);
 
 /// End the commands of a worker once it has died; `leasehold worker` starts it
 #[derive(Debug, Args)]
-pub(in crate::cli) struct WardenArgs {
+pub(crate) struct WardenArgs {
     /// The scope of the worker's commands
     scope: String,
 }
@@ -60,7 +60,7 @@ impl Drop for Warden {
 }
 
 /// Waits until the worker has died, and ends what it left.
-pub(in crate::cli) async fn run(args: WardenArgs) -> Result<(), Failure> {
+pub(crate) async fn run(args: WardenArgs) -> Result<(), Failure> {
     let cannot = |error| Failure::Failed(format!("cannot listen for signals: {error}"));
     // Whoever stops a service signals all of its processes, and the worker needs its warden until it has stopped.
     let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
