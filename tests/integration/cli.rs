@@ -1,6 +1,7 @@
 //! The commands that speak to a server, against a real one.
 
 mod admin;
+mod amending;
 mod asking;
 mod changing;
 mod events;
