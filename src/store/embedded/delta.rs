@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::Corrupt;
-use super::stored::{self, StoredJob};
+use super::stored::{self, BorrowedJob, More, OwnedJob};
 use crate::clock::Timestamp;
 use crate::job::{Attempt, Body, Fence, History, HistoryEntry, Hold, Job, JobError, JobId, Notice, Running, State};
 
@@ -39,6 +39,8 @@ impl Parts {
     const STARTED_AT: u16 = 1 << 13;
     const HOLD: u16 = 1 << 14;
     const ALL: u16 = (1 << 15) - 1;
+    /// What follows a whole job that has it.
+    const MORE: u16 = 1 << 15;
 
     const fn has(self, part: u16) -> bool {
         self.0 & part != 0
@@ -58,7 +60,10 @@ pub(super) fn encode(before: Option<&Job>, after: &Job, buffer: &mut Vec<u8>) ->
         Some(before) => writer.put_difference(before, after)?,
         None => {
             writer.parts.0 = Parts::WHOLE;
-            writer.append(&Whole(after))?;
+            writer.append(&BorrowedJob(after))?;
+            if let Some(more) = More::of(after) {
+                writer.put(Parts::MORE, &more)?;
+            }
         }
     }
     let (place, parts) = (writer.place, writer.parts.0);
@@ -70,12 +75,6 @@ pub(super) fn encode(before: Option<&Job>, after: &Job, buffer: &mut Vec<u8>) ->
 pub(super) fn is_same<T: PartialEq>(one: &Arc<T>, other: &Arc<T>) -> bool {
     Arc::ptr_eq(one, other) || one == other
 }
-
-#[derive(Serialize)]
-struct Whole<'a>(#[serde(serialize_with = "StoredJob::serialize")] &'a Job);
-
-#[derive(Deserialize)]
-struct OwnedWhole(#[serde(deserialize_with = "StoredJob::deserialize")] Job);
 
 struct Writer<'a> {
     parts: Parts,
@@ -229,11 +228,15 @@ impl Delta {
         let (parts, rest) = bytes.split_first_chunk::<2>().ok_or("it is cut short")?;
         let parts = Parts(u16::from_le_bytes(*parts));
         let mut reader = Reader { parts, rest };
-        if parts.0 & !Parts::ALL != 0 {
+        let known = if parts.has(Parts::WHOLE) { Parts::WHOLE | Parts::MORE } else { Parts::ALL };
+        if parts.0 & !known != 0 {
             return Err(format!("it has parts that this version does not know: {:#x}", parts.0));
         }
-        let change = if parts.0 == Parts::WHOLE {
-            let OwnedWhole(job) = reader.read()?;
+        let change = if parts.has(Parts::WHOLE) {
+            let OwnedJob(mut job) = reader.read()?;
+            if parts.has(Parts::MORE) {
+                reader.read::<More>()?.add_to(&mut job);
+            }
             Self::Whole(Box::new(Job { id: id.clone(), ..job }))
         } else {
             Self::Fields(Box::new(Fields::decode(&mut reader)?))

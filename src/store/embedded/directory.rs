@@ -31,7 +31,7 @@ use super::error::{Damage, OpenError};
 use super::seal::{Seal, Stage};
 
 /// The format that this version reads and writes. A number is never used for another layout.
-const FORMAT: u32 = 9;
+const FORMAT: u32 = 8;
 
 /// The modes of folders and files that are created.
 const FOLDER_MODE: u32 = 0o700;

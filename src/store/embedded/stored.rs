@@ -23,22 +23,61 @@ use crate::job::{
 use crate::store::{Place, Version, Versioned};
 
 /// The format of what is stored. Another layout gets another number, so that the two are distinguished.
-const FORMAT: u8 = 5;
+const FORMAT: u8 = 4;
+/// The format of a job that has [`More`]. A version that does not know it reads all other jobs.
+const FORMAT_WITH_MORE: u8 = 5;
+
+/// A job to be written.
+#[derive(Serialize)]
+pub(super) struct BorrowedJob<'a>(#[serde(serialize_with = "StoredJob::serialize")] pub(super) &'a Job);
+
+/// A job that was read, without [`More`].
+#[derive(Deserialize)]
+pub(super) struct OwnedJob(#[serde(deserialize_with = "StoredJob::deserialize")] pub(super) Job);
+
+/// What few jobs have. It follows the job's other fields, and only where there is any of it, so that a job without it
+/// lies on disk and in the log as it did before there was any: versions that do not know it read those jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct More {
+    hold: Option<Box<Hold>>,
+    rerun_of: Option<JobId>,
+}
+
+impl More {
+    /// Returns what of it a job has; `None` when it has none.
+    pub(super) fn of(job: &Job) -> Option<Self> {
+        let more = Self { hold: job.hold.clone(), rerun_of: job.spec.rerun_of.clone() };
+        (more != Self::default()).then_some(more)
+    }
+
+    /// Adds it to the job that was read before it.
+    pub(super) fn add_to(self, job: &mut Job) {
+        job.hold = self.hold;
+        if self.rerun_of.is_some() {
+            job.spec = JobSpec { rerun_of: self.rerun_of, ..(*job.spec).clone() }.shared();
+        }
+    }
+}
 
 /// Writes `head` over what `buffer` held.
 pub(super) fn encode(head: &Versioned, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
-    #[derive(Serialize)]
-    struct Borrowed<'a>(#[serde(serialize_with = "StoredJob::serialize")] &'a Job);
-
-    encode_as(head.version, Borrowed(&head.job), buffer)
+    let job = BorrowedJob(&head.job);
+    match More::of(&head.job) {
+        None => encode_as(head.version, job, buffer),
+        Some(more) => encode_in(FORMAT_WITH_MORE, head.version, (job, more), buffer),
+    }
 }
 
 /// Reads the job `id`.
 pub(super) fn decode(id: &JobId, bytes: &[u8]) -> Result<Versioned, Corrupt> {
-    #[derive(Deserialize)]
-    struct Owned(#[serde(deserialize_with = "StoredJob::deserialize")] Job);
-
-    let (version, Owned(job)) = decode_as(bytes).map_err(|why| Corrupt(format!("the stored job {id}: {why}")))?;
+    let read = match bytes.first() {
+        Some(&FORMAT_WITH_MORE) => decode_content(bytes).map(|(version, (OwnedJob(mut job), more))| {
+            More::add_to(more, &mut job);
+            (version, job)
+        }),
+        _ => decode_as(bytes).map(|(version, OwnedJob(job))| (version, job)),
+    };
+    let (version, job) = read.map_err(|why| Corrupt(format!("the stored job {id}: {why}")))?;
     Ok(Versioned { job: Arc::new(Job { id: id.clone(), ..job }), version })
 }
 
@@ -50,9 +89,13 @@ pub(super) fn id_of(key: &[u8]) -> Result<JobId, Corrupt> {
 
 /// Writes the format, the version and the content over what `buffer` held.
 pub(super) fn encode_as(version: Version, content: impl Serialize, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
+    encode_in(FORMAT, version, content, buffer)
+}
+
+fn encode_in(format: u8, version: Version, content: impl Serialize, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
     let Version { primary_term, seq_no, .. } = version;
     buffer.clear();
-    append(&(FORMAT, primary_term, seq_no, content), buffer)
+    append(&(format, primary_term, seq_no, content), buffer)
 }
 
 /// Takes a value off the beginning of `rest`.
@@ -79,6 +122,11 @@ pub(super) fn decode_as<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(Vers
         Some(other) => return Err(format!("it has format {other}, this version reads {FORMAT}")),
         None => return Err("it is empty".to_owned()),
     }
+    decode_content(bytes)
+}
+
+/// Does the same as [`decode_as`], whatever the format.
+fn decode_content<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(Version, T), String> {
     match postcard::take_from_bytes::<(u8, u64, u64, T)>(bytes) {
         Ok(((_, primary_term, seq_no, content), [])) => {
             Ok((Version { place: Place::Main, primary_term, seq_no }, content))
@@ -117,6 +165,8 @@ pub(super) struct StoredJob {
     created_at: Timestamp,
     updated_at: Timestamp,
     started_at: Option<Timestamp>,
+    /// In [`More`].
+    #[serde(skip)]
     hold: Option<Box<Hold>>,
 }
 
@@ -138,6 +188,8 @@ struct StoredSpec {
     #[serde(serialize_with = "write_conditions", deserialize_with = "read_conditions")]
     conditions: Option<Box<Conditions>>,
     fingerprint: Option<Fingerprint>,
+    /// In [`More`].
+    #[serde(skip)]
     rerun_of: Option<JobId>,
 }
 

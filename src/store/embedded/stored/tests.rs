@@ -44,11 +44,22 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn a_job_that_is_not_held_and_no_rerun_lies_there_as_it_did_before_jobs_could_be(head in arbitrary::head()) {
+        let spec = JobSpec { rerun_of: None, ..(*head.job.spec).clone() };
+        let job = Job { hold: None, spec: Arc::new(spec), ..(*head.job).clone() };
+        let plain = Versioned { job: Arc::new(job), version: head.version };
+        prop_assert_eq!(encoded(&plain)[0], FORMAT);
+        prop_assert_eq!(encoded(&head)[0] == FORMAT, encoded(&head) == encoded(&plain));
+    }
+}
+
 #[test]
 fn a_stored_job_of_another_format_is_reported() {
     let id = JobId::new("job-7").expect("a job id");
-    let Err(Corrupt(what)) = decode(&id, &[FORMAT + 1, 0, 0]) else { panic!("it was read") };
-    assert_eq!(what, "the stored job job-7: it has format 6, this version reads 5");
+    let Err(Corrupt(what)) = decode(&id, &[FORMAT_WITH_MORE + 1, 0, 0]) else { panic!("it was read") };
+    assert_eq!(what, "the stored job job-7: it has format 6, this version reads 4");
 }
 
 #[test]
@@ -155,9 +166,9 @@ fn the_bytes_of_a_job_stay_as_they_are() {
     let expected =
         b"\x05\x1d\x1e\x01q\x01k\xfa\x01\x01o\x01\x01l\x01v\x01\x00\xc0\x9f\xab\x03\x01\x08\x00\t\x01\x00\x00\
           \x00\x00\x00\x00\x00\x00@\xd8\x04\x00\x9a\x99\x99\x99\x99\x99\xc9?\x01\x01c\n\x01\x02\x01\x01u\x01\
-          \x05\x01\x01\x01s\x16\x01\x01\x05h = f\x01\x01c\x05\x01\x01d\x01\x01e\x08\x07\x01\x0c\x01\x01f\x01\x02{}\
+          \x05\x01\x01\x01s\x16\x01\x01\x05h = f\x01\x01c\x05\x01\x01d\x01\x01e\x08\x07\x01\x0c\x01\x02{}\
           \x01\x01w\x01\x01i\x1a\x1c\x1e\x10\x00\x01\x01\x00\x00\x00\x00\x00\x00\xe0\
           ?\x01\x01p\x01\"\x01$\x01g\x01\x01&(\x01*\x16\x17\x01\x01e\x01m\x01\x02\x01\x01\x00\x02\x03\x04\x01a\
-          \x01\x01r\x18\x01\x19\x02\x01\x01\x00\x02\x03\x04\x01a\x01\x01r46\x018\x01>\x01b\x01\x01y";
+          \x01\x01r\x18\x01\x19\x02\x01\x01\x00\x02\x03\x04\x01a\x01\x01r46\x018\x01>\x01b\x01\x01y\x01\x01f";
     assert_eq!(bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
 }
