@@ -16,14 +16,10 @@ use super::json::ok;
 use crate::job::{Fence, InvalidName, JobId};
 use crate::manager::{AttemptChoice, OutputFrom};
 use crate::store::Stream;
+use crate::store::output::left_out;
 use crate::wire::check::MAX_WAIT_MS;
 use crate::wire::output::MAX_OFFSET;
 use crate::wire::{AttemptOutput, BulkAnswer, OutputItem, PutOutput, PutOutputs};
-
-/// What stands in the place of bytes that are left out, where output is shown as text.
-fn left_out(bytes: u64) -> String {
-    format!("\n[{bytes} bytes left out]\n")
-}
 
 /// Keeps a piece of the output of an attempt.
 ///
@@ -112,15 +108,8 @@ async fn answer(call: &Call<Read>, id: &JobId, choice: AttemptChoice, query: &Qu
     let place = |name| query.number(name, 0..=MAX_OFFSET).map(Option::unwrap_or_default);
     let from = OutputFrom { stdout: place("stdout_from")?, stderr: place("stderr_from")? };
     let wait = Duration::from_millis(query.number("wait_ms", 0..=MAX_WAIT_MS)?.unwrap_or(0));
-    let as_text = match query.one("as_text")? {
-        None => None,
-        Some(name) => Some(
-            Stream::ALL
-                .into_iter()
-                .find(|stream| stream.as_str() == name)
-                .ok_or_else(|| ApiError::field("as_text", format!("must be `stdout` or `stderr`, not `{name}`")))?,
-        ),
-    };
+    let as_text = query.one("as_text")?.map(str::parse::<Stream>).transpose();
+    let as_text = as_text.map_err(|error| ApiError::field("as_text", error))?;
     let output = call.app.manager.output(id, choice, from, wait).await?;
     let Some(wanted) = as_text else { return ok(&AttemptOutput::of(id, output)) };
     let (mut text, mut at) = (Vec::new(), 0);

@@ -15,6 +15,7 @@ use super::settings::Settings;
 use super::signals::Signals;
 use crate::client::{Client, OutputQuery};
 use crate::store::Stream;
+use crate::store::output::left_out;
 use crate::wire::{AttemptOutput, Job, OutputStream};
 use crate::worker::Stop;
 
@@ -165,8 +166,7 @@ impl Printer {
         for part in &stream.parts {
             let bytes = part.bytes();
             if part.offset > *printed {
-                let left_out = format!("\n[{} bytes left out]\n", part.offset - *printed);
-                out.write_all(left_out.as_bytes())?;
+                out.write_all(left_out(part.offset - *printed).as_bytes())?;
             }
             *printed = part.offset + bytes.len() as u64;
             if is_terminal {

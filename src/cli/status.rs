@@ -11,7 +11,7 @@ use crate::client::{Client, ClientError, CountQuery, JobQuery};
 use crate::wire::{HealthStatus, JobState};
 
 /// The indent of what belongs to a line.
-const INDENT: usize = 4;
+const INDENT: usize = 6;
 
 /// Show whether all is well, and if not, what to do
 ///
@@ -51,8 +51,7 @@ pub(super) async fn run(args: StatusArgs, settings: Settings) -> Result<(), Fail
             HealthStatus::Ok => Finding::ok("the server is well"),
             status => Finding { status, what: "the server has something to say:".to_owned(), remedy: None },
         }];
-        let server = health.reasons.iter().map(|reason| wrap(&clean(reason), INDENT));
-        findings[0].remedy = Some(server.collect::<Vec<_>>().join("\n")).filter(|reasons| !reasons.is_empty());
+        findings[0].remedy = Some(clean(&health.reasons.join("\n"))).filter(|reasons| !reasons.is_empty());
         findings.extend(look(&client).await?);
         print(&findings.iter().map(line).collect::<Vec<_>>().join("\n"))?;
     }
@@ -110,5 +109,5 @@ fn line(finding: &Finding) -> String {
 }
 
 fn wrap_each(text: &str) -> String {
-    text.lines().map(|line| wrap(line, INDENT + 2)).collect::<Vec<_>>().join("\n")
+    text.lines().map(|line| wrap(line, INDENT)).collect::<Vec<_>>().join("\n")
 }

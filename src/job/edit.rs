@@ -49,7 +49,7 @@ pub struct RetryEdit {
     pub base: Option<Duration>,
     /// The factor by which each wait is longer than the one before.
     pub factor: Option<f64>,
-    /// The longest wait.
+    /// The longest wait between two attempts.
     pub max: Option<Duration>,
     /// The share of the wait that is random.
     pub jitter: Option<f64>,

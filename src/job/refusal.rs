@@ -40,7 +40,7 @@ pub enum Refusal {
     TooMany {
         /// The name of the field.
         field: &'static str,
-        /// The most entries.
+        /// The most entries that the field may have.
         most: usize,
     },
     /// The fence is not the expected one but this one: the job was claimed again.

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::StoreError;
-use crate::job::{Fence, JobId};
+use crate::job::{Fence, JobId, words};
 
 /// The length of a cell, in bytes.
 pub const CELL_BYTES: u64 = 8 * 1024;
@@ -28,28 +28,21 @@ pub const TAIL_CELLS: u64 = 24;
 /// The most cells that are kept of a stream.
 pub const SLOTS: u64 = HEAD_CELLS + TAIL_CELLS;
 
-/// One of the two streams that a command writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Stream {
-    /// The standard output.
-    Stdout,
-    /// The standard error.
-    Stderr,
+words! {
+    /// One of the two streams that a command writes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Stream: "a stream of an output", "streams" {
+        /// The command wrote it to standard output.
+        Stdout = "stdout",
+        /// The command wrote it to standard error.
+        Stderr = "stderr",
+    }
 }
 
-impl Stream {
-    /// Both streams.
-    pub const ALL: [Self; 2] = [Self::Stdout, Self::Stderr];
-
-    /// Returns the stream's name, such as `stdout`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stdout => "stdout",
-            Self::Stderr => "stderr",
-        }
-    }
+/// Returns the line that stands in the place of bytes that are left out, wherever an output is shown or kept as text.
+pub(crate) fn left_out(bytes: u64) -> String {
+    format!("\n[{bytes} bytes left out]\n")
 }
 
 /// The attempt that an output belongs to.
@@ -64,9 +57,9 @@ pub struct OutputOf {
 /// The place of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CellKey {
-    /// The attempt.
+    /// The attempt that the cell's output is of.
     pub of: OutputOf,
-    /// The stream.
+    /// The stream that the cell is a part of.
     pub stream: Stream,
     /// The number of the place among those of the stream, less than [`SLOTS`].
     pub slot: u64,

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::service::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, PieceAnswer, ServiceError};
-use super::{Handler, StopHandle, Worker, WorkerConfig};
+use super::{Handler, NoOutput, StopHandle, Worker, WorkerConfig};
 use crate::job::{Fence, JobId, Kind, Offers, QueueName, Refusal, WorkerId};
 use crate::manager::{
     ClaimOrder, ClaimRequest, Claimed, Finish, Heartbeat, JobView, Manager, ManagerError, OutputPiece, Recall,
@@ -56,7 +56,8 @@ impl SystemQueue {
             drain_timeout: drain,
             grace: GRACE,
         };
-        let mut worker = Worker::new(Arc::new(manager), config);
+        // None of the system's own kinds has output.
+        let mut worker = Worker::new(Arc::new(manager), config).send_output_to(Arc::new(NoOutput));
         for (kind, handler) in handlers {
             worker = worker.handle(Kind::system(kind), handler);
         }

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
+use crate::store::output::left_out;
 use crate::worker::output::Stream;
 use crate::worker::{AttemptSink, ClaimedJob, OutputSink};
 
@@ -131,15 +132,15 @@ impl Kept {
     /// Brings the file into its last form.
     fn finish(&mut self) -> io::Result<()> {
         let Some(file) = self.file.take() else { return Ok(()) };
-        let left_out = self.total.saturating_sub(self.limit);
-        if left_out == 0 {
+        let missing = self.total.saturating_sub(self.limit);
+        if missing == 0 {
             return Ok(());
         }
         let (head, ring) = halves(self.limit);
         let mut tail = vec![0; usize::try_from(ring).unwrap_or(usize::MAX)];
         file.read_exact_at(&mut tail, head)?;
         let oldest = usize::try_from((self.total - head) % ring).unwrap_or(0);
-        let marker = format!("\n[{left_out} bytes left out]\n");
+        let marker = left_out(missing);
         file.write_all_at(marker.as_bytes(), head)?;
         let after = head + marker.len() as u64;
         file.write_all_at(&tail[oldest..], after)?;

@@ -16,7 +16,7 @@ const MAX_OUTPUT: usize = 64 * 1024;
 /// How far a page goes.
 const PAGE: usize = 10;
 
-/// The lists.
+/// The lists between which keys choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tab {
     Jobs,
@@ -105,13 +105,13 @@ impl Change {
 /// What is to be done after a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Todo {
-    /// To draw again.
+    /// To draw what has changed here.
     Draw,
     /// To ask the server anew, since something else is wanted of it.
     Read,
     /// To change something, and then to ask anew.
     Change(Change),
-    /// To end.
+    /// To end the view.
     Quit,
     /// To end as after a signal.
     Interrupt,

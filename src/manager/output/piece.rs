@@ -5,9 +5,9 @@ use crate::store::{OutputOf, Stream};
 /// A piece of the output of an attempt.
 #[derive(Clone, Debug)]
 pub struct OutputPiece {
-    /// The attempt.
+    /// The attempt that wrote the piece.
     pub of: OutputOf,
-    /// The stream.
+    /// The stream that the piece is a part of.
     pub stream: Stream,
     /// Where the piece begins, in bytes from the stream's beginning.
     pub offset: u64,

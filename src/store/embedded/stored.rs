@@ -165,7 +165,7 @@ pub(super) struct StoredJob {
     created_at: Timestamp,
     updated_at: Timestamp,
     started_at: Option<Timestamp>,
-    /// In [`More`].
+    /// Stored in [`More`], behind the other fields.
     #[serde(skip)]
     hold: Option<Box<Hold>>,
 }
@@ -188,7 +188,7 @@ struct StoredSpec {
     #[serde(serialize_with = "write_conditions", deserialize_with = "read_conditions")]
     conditions: Option<Box<Conditions>>,
     fingerprint: Option<Fingerprint>,
-    /// In [`More`].
+    /// Stored in [`More`], behind the other fields.
     #[serde(skip)]
     rerun_of: Option<JobId>,
 }
