@@ -118,6 +118,24 @@ impl Site {
         panic!("it never came to that: {found:#?}");
     }
 
+    /// Lets time go on until a schedule is paused, and stand still while a trigger that is due has not ended: no call
+    /// is under way, then, when the one that pauses the schedule ends.
+    async fn until_paused(&self, scheduler: &Running, id: &ScheduleId) -> Arc<Schedule> {
+        for _ in 0..3_000 {
+            let stored = scheduler.schedules().get(id).await.expect("it is there").schedule;
+            if stored.paused.is_some() {
+                return stored;
+            }
+            let span = (Some(Timestamp::from_millis(START)), self.clock.now());
+            let found = scheduler.schedules().due_times(id, span, 1_000).await.expect("due times").items;
+            if found.iter().all(has_ended) {
+                self.clock.advance(self.step);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{id} is not paused");
+    }
+
     /// Lets time pass until a time.
     fn pass_until(&self, time: Timestamp) {
         self.clock.advance(time.since(self.clock.now()));
@@ -292,9 +310,7 @@ async fn a_schedule_whose_calls_are_refused_again_and_again_is_paused(site: Site
         "margin_of_error_ms": 600_000, "pause_after_errors": 3,
     });
     let schedule = put(&scheduler, "wrong", fields).await;
-    let three = |found: &[DueTime]| found.iter().filter(|due| due.outcome == Outcome::Consumed).count() == 3;
-    site.until(&scheduler, &schedule, three).await;
-    let stored = scheduler.schedules().get(&schedule).await.expect("it is there").schedule;
+    let stored = site.until_paused(&scheduler, &schedule).await;
     let pause = stored.paused.as_ref().expect("it is paused");
     assert_eq!((pause.reason.as_str(), stored.course.errors), ("3 errors in a row", 3));
     let calls = receiver.came().len();

@@ -37,7 +37,7 @@ pub(super) async fn opensearch(version: &str) -> Result<SearchServer, String> {
     let image = GenericImage::new("opensearchproject/opensearch", version)
         .with_exposed_port(port())
         .with_env_var("DISABLE_SECURITY_PLUGIN", "true")
-        .with_env_var("OPENSEARCH_JAVA_OPTS", "-Xms512m -Xmx512m");
+        .with_env_var("OPENSEARCH_JAVA_OPTS", "-Xms1g -Xmx1g");
     start(image).await
 }
 

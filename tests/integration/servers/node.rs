@@ -150,7 +150,7 @@ fn start_opensearch(jdk: &Jdk, jars: &Path, http_port: u16, cluster: &str) -> Re
 
     let mut command = Command::new(jdk.java());
     command
-        .args(["-Xms512m", "-Xmx512m", "-XX:-UsePerfData"])
+        .args(["-Xms1g", "-Xmx1g", "-XX:-UsePerfData"])
         .arg(format!("-Djava.io.tmpdir={}", server.join("tmp").display()))
         .arg("-cp")
         .arg(jars.join("*"))
