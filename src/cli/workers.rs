@@ -8,7 +8,7 @@ use super::server::ClientArgs;
 use super::settings::Settings;
 use super::statistics::age;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
-use crate::job::QueueName;
+use crate::job::{Kind, QueueName};
 use crate::wire::Worker;
 
 /// List the workers that the server has heard of lately, and those that run jobs
@@ -37,6 +37,7 @@ pub(super) fn overview(workers: &[Worker], now: Timestamp, fit: Fit) -> String {
         let resources = worker.resources.iter().map(|(name, amount)| format!("{name}={amount}"));
         let labels = worker.labels.iter().map(|(name, value)| format!("{name}={value}"));
         let offers: Vec<String> = resources.chain(labels).collect();
+        let kinds: Vec<&str> = worker.kinds.iter().map(Kind::as_str).collect();
         let until = worker.lease_expires_at.map(|at| match at > now {
             true => super::duration::show(at.since(now)),
             false => format!("over since {}", super::duration::show(now.since(at))),
@@ -49,8 +50,9 @@ pub(super) fn overview(workers: &[Worker], now: Timestamp, fit: Fit) -> String {
             until.unwrap_or_default(),
             age(worker.last_seen_at, now),
             worker.queues.iter().map(QueueName::as_str).collect::<Vec<_>>().join(" "),
+            kinds.join(" "),
             offers.join(" "),
         ]
     });
-    table_to(fit, &["worker", "", "runs", "beat", "lease", "seen", "queues", "offers"], rows)
+    table_to(fit, &["worker", "", "runs", "beat", "lease", "seen", "queues", "kinds", "offers"], rows)
 }

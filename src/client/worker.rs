@@ -88,7 +88,14 @@ impl JobService for Client {
             true => wire::EndsAnswer { items: Vec::new(), next: None },
             false => {
                 let call = wire::FinishJobs { worker_id, items, next: next.map(claim_next) };
-                self.finish_and_claim(&call).await.map_err(service_error)?
+                match self.finish_and_claim(&call).await {
+                    Err(error) if knows_no_kinds(&error, "next.kinds") => {
+                        let next = call.next.map(|next| wire::ClaimNext { kinds: Vec::new(), ..next });
+                        self.finish_and_claim(&wire::FinishJobs { next, ..call }).await
+                    }
+                    ended => ended,
+                }
+                .map_err(service_error)?
             }
         };
         let (mut released, mut items) = (released.into_iter(), ended.items.into_iter());
@@ -115,6 +122,7 @@ async fn claim(
         max_jobs: Some(max_jobs as u64),
         resources: request.resources.clone(),
         labels: request.labels.clone(),
+        kinds: request.kinds.iter().map(|kind| kind.as_str().to_owned()).collect(),
         wait_ms: Some(millis(wait)),
         lease_ms: Some(millis(request.lease)),
         queue_order,
@@ -122,7 +130,20 @@ async fn claim(
         request_id: request.request_id.as_ref().map(|id| id.as_str().to_owned()),
         repeated: request.repeated,
     };
-    claimed_jobs(client.claim(&call).await.map_err(service_error)?.jobs)
+    let claimed = match client.claim(&call).await {
+        Err(error) if knows_no_kinds(&error, "kinds") => {
+            client.claim(&wire::ClaimJobs { kinds: Vec::new(), ..call }).await
+        }
+        claimed => claimed,
+    };
+    claimed_jobs(claimed.map_err(service_error)?.jobs)
+}
+
+/// Returns whether a server refused a call since it is of a version whose claims name no kinds, as one may be while the
+/// servers are upgraded. The call is made again without them: such a server hands out jobs of any kind, as it always has.
+fn knows_no_kinds(error: &ClientError, field: &str) -> bool {
+    let ClientError::Problem { problem, .. } = error else { return false };
+    problem.errors.iter().any(|fault| fault.field == field && fault.message.starts_with("unknown field"))
 }
 
 /// Returns the order in which a claim takes from its queues as it travels: the default is not named.
@@ -139,6 +160,7 @@ fn claim_next(request: &ClaimRequest) -> wire::ClaimNext {
         max_jobs: Some(request.max_jobs as u64),
         resources: request.resources.clone(),
         labels: request.labels.clone(),
+        kinds: request.kinds.iter().map(|kind| kind.as_str().to_owned()).collect(),
         wait_ms: Some(millis(request.wait)),
         lease_ms: Some(millis(request.lease)),
         queue_order,

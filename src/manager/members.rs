@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::clock::Timestamp;
 use crate::job::{PartitionSet, QueueName, RecordName};
 use crate::manager::Manager;
-use crate::manager::dispatch::{Member, Members};
+use crate::manager::dispatch::{KindsByQueue, Member, Members};
 use crate::store::record::body;
 use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Refresh, StoreError, Version, WriteError};
 
@@ -61,6 +61,9 @@ struct Beat {
     /// How many of them it goes by, since it has told of them for long enough.
     #[serde(default)]
     settled: Workers,
+    /// The kinds of jobs that its workers for a queue take, where all of them name kinds.
+    #[serde(default, skip_serializing_if = "KindsByQueue::is_empty")]
+    kinds: KindsByQueue,
     /// Where the other managers reach this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     address: Option<Arc<str>>,
@@ -140,7 +143,9 @@ impl State {
         let running = self.others.iter().filter(|(_, other)| now.duration_since(other.since) < SILENCE);
         let member = |(name, other): (&RecordName, &Sighting)| {
             let told = |of: fn(&Beat) -> &Workers| other.beat.as_ref().map(of).cloned().unwrap_or_default();
-            Member { name: name.clone(), workers: told(|beat| &beat.workers), settled: told(|beat| &beat.settled) }
+            let kinds = other.beat.as_ref().map(|beat| beat.kinds.clone()).unwrap_or_default();
+            let (workers, settled) = (told(|beat| &beat.workers), told(|beat| &beat.settled));
+            Member { name: name.clone(), workers, settled, kinds }
         };
         running.map(member).collect()
     }
@@ -244,12 +249,14 @@ impl Manager {
         let mut state = members.state.lock().await;
         if state.was_away(Instant::now()) {
             state.told.clear();
-            let own = Member { name: members.name.clone(), workers: Workers::new(), settled: Workers::new() };
+            let (workers, settled) = Default::default();
+            let own = Member { name: members.name.clone(), workers, settled, kinds: KindsByQueue::new() };
             self.shared.dispatch.share(Members::new(own, state.running(Instant::now())));
             self.shared.dispatch.forget();
         }
         let workers = Arc::new(self.workers_now());
-        self.write_own(&mut state, &workers).await?;
+        let kinds = self.shared.observe.workers.kinds_by_queue(self.shared.clock.now(), LATELY);
+        self.write_own(&mut state, &workers, &kinds).await?;
         state.tell(Arc::clone(&workers), Instant::now());
         *members.told.lock() = Arc::clone(&workers);
         self.read_others(&mut state).await?;
@@ -258,7 +265,8 @@ impl Manager {
         let others = state.running(now);
         self.shared.hints.know(others.iter().map(|other| (other.name.clone(), state.address(&other.name))));
         metrics::gauge!("leasehold_managers").set((others.len() + 1) as f64);
-        let own = Member { name: members.name.clone(), workers: (*workers).clone(), settled: state.settled(now) };
+        let (workers, settled) = ((*workers).clone(), state.settled(now));
+        let own = Member { name: members.name.clone(), workers, settled, kinds };
         self.shared.dispatch.share(Members::new(own, others));
         Ok(())
     }
@@ -275,10 +283,16 @@ impl Manager {
         workers
     }
 
-    async fn write_own(&self, state: &mut State, workers: &Workers) -> Result<(), StoreError> {
+    async fn write_own(
+        &self,
+        state: &mut State,
+        workers: &Workers,
+        kinds: &KindsByQueue,
+    ) -> Result<(), StoreError> {
         let settled = state.settled(Instant::now());
         let address = self.shared.hints.own_address().cloned();
-        let beat = body(&Beat { at: self.shared.clock.now(), workers: workers.clone(), settled, address })?;
+        let (at, workers, kinds) = (self.shared.clock.now(), workers.clone(), kinds.clone());
+        let beat = body(&Beat { at, workers, settled, kinds, address })?;
         let is_new = state.version.is_none();
         let write = RecordWrite::put(key(&self.shared.members.name), beat, state.version.take());
         match self.shared.store.write_record(write).await {
@@ -363,7 +377,8 @@ mod tests {
     #[test]
     fn a_manager_runs_as_long_as_its_record_changes() {
         let (mut state, now) = (State::default(), Instant::now() + SILENCE);
-        let beat = Beat { at: Timestamp::MIN, workers: (*workers(4)).clone(), settled: Workers::new(), address: None };
+        let (settled, kinds) = Default::default();
+        let beat = Beat { at: Timestamp::MIN, workers: (*workers(4)).clone(), settled, kinds, address: None };
         let version = Version { place: Place::Main, primary_term: 1, seq_no: 1 };
         let of_a_later_version = None;
         for (name, ago, beat) in [
@@ -383,7 +398,8 @@ mod tests {
 
     /// A manager's record after so many writes.
     fn record(name: &str, writes: u64) -> Record {
-        let beat = Beat { at: Timestamp::MIN, workers: Workers::new(), settled: Workers::new(), address: None };
+        let (workers, settled, kinds) = Default::default();
+        let beat = Beat { at: Timestamp::MIN, workers, settled, kinds, address: None };
         let version = Version { place: Place::Main, primary_term: 1, seq_no: writes };
         Record { key: key(&RecordName::new(name).expect("a name")), version, body: body(&beat).expect("JSON") }
     }

@@ -54,7 +54,8 @@ pub use observe::workers::{Worker, WorkerStatuses};
 pub use output::{AttemptChoice, AttemptOutput, OutputFrom, OutputPiece, StreamOutput};
 pub use replay::{RecordedJob, replay};
 pub use request::{
-    Caller, ClaimOrder, ClaimRequest, Duplicate, Finish, Heartbeat, HeartbeatAnswer, JobView, MAX_QUEUE_WEIGHT,
+    Caller, ClaimOrder, ClaimRequest, Duplicate, Finish, Heartbeat, HeartbeatAnswer, JobView, MAX_CLAIMED_KINDS,
+    MAX_QUEUE_WEIGHT,
     ManagerError, NewJob, OnDuplicate, Outcome, QueueOrder, QueueWeights, Submitted,
 };
 pub use work::bulk::{BULK_ORDER, BulkAction, BulkOrder, BulkPreview, BulkSelection};

@@ -122,7 +122,7 @@ impl<'a> Replay<'a> {
         let (resources, labels) = (Resources::new(), Offers::new());
         while self.free > 0 {
             let (queues, order) = (self.queues.as_slice(), &ClaimOrder::Dispatch);
-            let wish = Wish { queues, max_jobs: self.free, resources: &resources, labels: &labels, order };
+            let wish = Wish { queues, max_jobs: self.free, resources: &resources, labels: &labels, kinds: &[], order };
             let Some(offer) = self.dispatch.take(&wish) else { return };
             for begun in offer.take() {
                 self.dispatch.settle(&begun.job.id, None);

@@ -110,6 +110,8 @@ pub struct ClaimRequest {
     /// The labels that the worker offers. The claim takes no job whose requirements they do not meet; a worker that
     /// offers none is given no job that requires one.
     pub labels: Offers,
+    /// The kinds of the jobs that the claim takes, each once and in their order; any kind when empty.
+    pub kinds: Vec<Kind>,
     /// How long the claim waits for a first job.
     pub wait: Duration,
     /// How long each lease lasts without a heartbeat.
@@ -143,6 +145,9 @@ pub type QueueWeights = BTreeMap<QueueName, u32>;
 
 /// The greatest weight that a queue can have in a claim.
 pub const MAX_QUEUE_WEIGHT: u32 = 1_000;
+
+/// The most kinds that a claim names.
+pub const MAX_CLAIMED_KINDS: usize = 64;
 
 /// From which of its queues a claim takes next, with all that it takes to decide that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -18,6 +18,7 @@ use crate::job::{
     Concurrency, EventName, InvalidName, Json, LabelName, MAX_CONCURRENT, MAX_OFFERED, MAX_OFFERED_NAME,
     MAX_OFFERED_VALUE, MAX_RESOURCE_NAME, QueueName, Requirement, is_offered_name, is_offered_value, is_resource_name,
 };
+use crate::manager;
 use crate::schedule::Fault;
 
 /// The longest payload or result, in bytes of its JSON text.
@@ -48,6 +49,8 @@ pub const LEASE_MS: RangeInclusive<u64> = 100..=86_400_000;
 pub const MAX_CLAIMED_JOBS: u64 = 1000;
 /// The most queues of one claim.
 pub const MAX_CLAIMED_QUEUES: usize = 64;
+/// The most kinds of one claim.
+pub const MAX_CLAIMED_KINDS: usize = manager::MAX_CLAIMED_KINDS;
 /// The most jobs of one bulk submission.
 pub const MAX_SUBMITTED_JOBS: usize = 10_000;
 /// The most items of one bulk heartbeat or completion.

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::bulk::{CompletionItem, ItemError};
-use super::check::{Checks, Invalid, LEASE_MS, MAX_CLAIMED_JOBS, MAX_CLAIMED_QUEUES, MAX_WAIT_MS};
+use super::check::{Checks, Invalid, LEASE_MS, MAX_CLAIMED_JOBS, MAX_CLAIMED_KINDS, MAX_CLAIMED_QUEUES, MAX_WAIT_MS};
 use super::described::{QueueWeights, Resources, UserQueue};
 use super::job::Job;
-use crate::job::{OfferedLabels, QueueName, RequestId, WorkerId};
+use crate::job::{Kind, OfferedLabels, QueueName, RequestId, WorkerId};
 use crate::manager::{self, ClaimOrder, MAX_QUEUE_WEIGHT, QueueOrder};
 
 /// The default length of a lease, in milliseconds.
@@ -51,6 +51,11 @@ pub struct ClaimJobs {
     )]
     #[schema(value_type = OfferedLabels, example = json!({"hw": "fpga", "build": "43"}))]
     pub labels: BTreeMap<String, String>,
+    /// The kinds of the jobs to claim, at most 64. Jobs of other kinds are not claimed. When empty, the worker takes jobs
+    /// of any kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Kind>, max_items = 64, example = json!(["report", "mail"]))]
+    pub kinds: Vec<String>,
     /// How long to wait for the first job, at most 60,000 milliseconds. 0 by default.
     #[schema(minimum = 0, maximum = 60_000)]
     pub wait_ms: Option<u64>,
@@ -99,6 +104,9 @@ impl ClaimJobs {
         let (queues, order) = checks.queue_order(named, self.queue_order.unwrap_or_default(), &self.queue_weights);
         checks.resources(&self.resources);
         checks.offered(&self.labels);
+        let mut kinds: Vec<Kind> = checks.names("kinds", &self.kinds, MAX_CLAIMED_KINDS);
+        kinds.sort_unstable();
+        kinds.dedup();
         let max_jobs = checks.within("max_jobs", self.max_jobs.unwrap_or(1), 1..=MAX_CLAIMED_JOBS);
         let wait = checks.millis("wait_ms", self.wait_ms.unwrap_or(0), 0..=MAX_WAIT_MS);
         let lease = checks.millis("lease_ms", self.lease_ms.unwrap_or(DEFAULT_LEASE_MS), LEASE_MS);
@@ -110,6 +118,7 @@ impl ClaimJobs {
             max_jobs: usize::try_from(max_jobs).unwrap_or(usize::MAX),
             resources: self.resources,
             labels: self.labels,
+            kinds,
             wait,
             lease,
             order,
@@ -160,6 +169,11 @@ pub struct ClaimNext {
     )]
     #[schema(value_type = OfferedLabels, example = json!({"hw": "fpga", "build": "43"}))]
     pub labels: BTreeMap<String, String>,
+    /// The kinds of the jobs to claim, at most 64. Jobs of other kinds are not claimed. When empty, the worker takes jobs
+    /// of any kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Kind>, max_items = 64, example = json!(["report", "mail"]))]
+    pub kinds: Vec<String>,
     /// How long to wait for the first job, at most 60,000 milliseconds. 0 by default.
     #[schema(minimum = 0, maximum = 60_000)]
     pub wait_ms: Option<u64>,
@@ -245,6 +259,7 @@ impl Checks {
             max_jobs: next.max_jobs,
             resources: next.resources,
             labels: next.labels,
+            kinds: next.kinds,
             wait_ms: next.wait_ms,
             lease_ms: next.lease_ms,
             queue_order: next.queue_order,

@@ -46,7 +46,7 @@ use roster::{EndingHandle, Roster};
 use slots::{SlotPool, Slots};
 
 use crate::job::{Kind, Offers, QueueName, RequestId, WorkerId};
-use crate::manager::{ClaimOrder, ClaimRequest, Finish, Outcome};
+use crate::manager::{ClaimOrder, ClaimRequest, Finish, MAX_CLAIMED_KINDS, Outcome};
 
 /// How long the worker searches for the jobs of an abandoned claim before it leaves them to their leases.
 const RECOVERY: Duration = Duration::from_secs(5);
@@ -127,11 +127,22 @@ impl Worker {
         }
     }
 
-    /// Adds the handler for one kind of jobs.
+    /// Adds the handler for one kind of jobs. The worker claims jobs of the kinds that it has handlers for, and of no
+    /// others, as long as these are not more than a claim can name ([`MAX_CLAIMED_KINDS`]).
     #[must_use]
     pub fn handle(mut self, kind: Kind, handler: Arc<dyn Handler>) -> Self {
         self.handlers.insert(kind, handler);
         self
+    }
+
+    /// Returns the kinds of the jobs that the worker claims; none for any.
+    fn kinds(&self) -> Vec<Kind> {
+        if self.handlers.len() > MAX_CLAIMED_KINDS {
+            return Vec::new();
+        }
+        let mut kinds: Vec<Kind> = self.handlers.keys().cloned().collect();
+        kinds.sort_unstable();
+        kinds
     }
 
     /// Adds an observer.
@@ -252,6 +263,7 @@ impl RunningWorker {
             max_jobs: slots.count(),
             resources: slots.resources().clone(),
             labels: config.labels.clone(),
+            kinds: self.worker.kinds(),
             wait,
             lease: config.lease,
             order: config.order.clone(),

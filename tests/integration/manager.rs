@@ -134,6 +134,7 @@ fn claim(max_jobs: usize) -> ClaimRequest {
         max_jobs,
         resources: BTreeMap::new(),
         labels: BTreeMap::new(),
+        kinds: Vec::new(),
         wait: Duration::ZERO,
         lease: LEASE,
         order: ClaimOrder::default(),

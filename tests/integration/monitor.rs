@@ -134,6 +134,7 @@ fn claim(name: &str, max_jobs: usize) -> ClaimRequest {
         max_jobs,
         resources: Default::default(),
         labels: Default::default(),
+        kinds: Vec::new(),
         wait: Duration::ZERO,
         lease: LEASE,
         order: ClaimOrder::default(),

@@ -73,6 +73,7 @@ impl Site {
             max_jobs: 1,
             resources: Default::default(),
             labels: Default::default(),
+            kinds: Vec::new(),
             wait: Duration::from_secs(30),
             lease: Duration::from_secs(60),
             order: leasehold::manager::ClaimOrder::default(),

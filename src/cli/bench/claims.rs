@@ -198,6 +198,7 @@ async fn claim(manager: &Manager, number: usize) -> Result<(Duration, Vec<Versio
         max_jobs: BATCH,
         resources: std::collections::BTreeMap::new(),
         labels: std::collections::BTreeMap::new(),
+        kinds: Vec::new(),
         wait: WAIT,
         lease: LEASE,
         order: ClaimOrder::default(),

@@ -32,7 +32,7 @@ use telling::Telling;
 use warden::Warden;
 
 use crate::job::{Kind, Offers, QueueName, WorkerId};
-use crate::manager::{ClaimOrder, QueueOrder};
+use crate::manager::{ClaimOrder, MAX_CLAIMED_KINDS, QueueOrder};
 use crate::wire::ClaimJobs;
 use crate::worker::shell::{self, ShellHandler};
 use crate::worker::{Stop, Worker, WorkerConfig};
@@ -66,6 +66,7 @@ Examples:
   leasehold worker --resource memory_mib=4096 --resource gpus=1
   leasehold worker --exit-when-empty --max-jobs 100
   leasehold worker --label hw=fpga --label build=43
+  leasehold worker --queue reports --kinds report,mail
   leasehold worker --server https://jobs.example --token lh_… --queue a
   leasehold worker --server http://jobs-1.example:7400,http://jobs-2.example:7400";
 
@@ -77,8 +78,8 @@ pub(super) struct WorkerArgs {
     server: ServerArgs,
     #[command(flatten)]
     worker: WorkerSettings,
-    /// Run jobs of these kinds, as shell jobs (repeatable); jobs of other kinds in the same queues fail [default:
-    /// shell]
+    /// Take only jobs of these kinds, at most 64, and run them as shell jobs (repeatable); those of other kinds in the
+    /// same queues are left to other workers [default: shell]
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kinds: Vec<Kind>,
     /// End once this many jobs were run
@@ -107,6 +108,9 @@ pub(super) async fn run(args: WorkerArgs, settings: Settings) -> Result<(), Fail
     }
     let client = args.server.connect(&settings.client)?;
     let config = config(args.worker, settings.worker)?;
+    if args.kinds.len() > MAX_CLAIMED_KINDS {
+        return Err(Failure::Usage(format!("a worker takes jobs of at most {MAX_CLAIMED_KINDS} kinds")));
+    }
     let signals = Signals::listen(|stop| {
         readiness::stopping();
         match stop {

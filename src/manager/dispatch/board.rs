@@ -14,7 +14,7 @@ use super::room::{Walk, Wish, meets};
 use super::shares::Members;
 use super::turns::{Rule, Turns};
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, QueueName};
+use crate::job::{Job, JobId, Kind, QueueName};
 use crate::manager::claimant::Claimant;
 use crate::manager::request::ClaimOrder;
 use crate::query::SortKey;
@@ -123,7 +123,7 @@ impl<Handed> Board<Handed> {
         }
     }
 
-    /// Adds an available job, or returns it if it is left to another manager, which hands it out soon.
+    /// Adds an available job. Returns it if it is left to another manager, which hands it out soon.
     pub(super) fn add(&mut self, candidate: Versioned, now: Timestamp, config: &DispatchConfig) -> Option<Versioned> {
         if !candidate.job.is_claimable() || self.out.contains(&candidate.job.id) {
             return None;
@@ -141,7 +141,10 @@ impl<Handed> Board<Handed> {
         if lane.shares.has(&candidate.job) {
             // What is not due yet waits for its time first.
             let candidate = if candidate.job.run_at <= now { self.held.keep(candidate)? } else { candidate };
+            let is_left = self.members.leaves(&candidate.job.spec.queue, &candidate.job.spec.kind);
+            let left = (is_left && candidate.job.run_at < now.plus(HORIZON)).then(|| candidate.clone());
             lane.add(candidate, now, capacity);
+            return left;
         } else if lane.wants_at_once(&candidate.job, now) && may_suit(lane, &self.waiters, &candidate.job) {
             lane.add_foreign(candidate, now, capacity);
         } else if candidate.job.run_at < now.plus(HORIZON) {
@@ -166,14 +169,17 @@ impl<Handed> Board<Handed> {
     /// than is offered, and subtracts the skipped ones from `steps`.
     ///
     /// A worker without stated resources suits most jobs, so its claim takes the first candidate without a walk, until
-    /// one requires what the worker does not offer.
+    /// one requires what the worker does not offer, or is of a kind that the claim does not take.
     pub(super) fn take(&mut self, wish: &Wish<'_>, now: Timestamp, steps: &mut usize) -> Vec<Versioned> {
         for queue in wish.queues {
             if let Some(lane) = self.lanes.get_mut(queue) {
                 lane.promote(now);
             }
         }
-        let mut walk = (!wish.resources.is_empty()).then(|| Walk::of(wish, *steps));
+        let mut walk = (!wish.resources.is_empty()).then(|| {
+            self.index_kinds(wish, now);
+            Walk::of(wish, *steps)
+        });
         let mut taken: Vec<Versioned> = Vec::new();
         let mut bytes = 0;
         while taken.len() < wish.max_jobs {
@@ -183,8 +189,9 @@ impl<Handed> Board<Handed> {
             };
             let Some((queue, key)) = picked else { break };
             let Some(lane) = self.lanes.get_mut(queue) else { break };
-            let Some(candidate) = lane.at_or_next(key.as_ref()) else { break };
-            if walk.is_none() && !meets(wish.labels, &candidate.job) {
+            let Some(candidate) = lane.at_or_next(key.as_ref(), wish.kinds) else { break };
+            if walk.is_none() && !(wish.takes(&candidate.job) && meets(wish.labels, &candidate.job)) {
+                self.index_kinds(wish, now);
                 walk = Some(Walk::of(wish, *steps));
                 continue;
             }
@@ -216,7 +223,7 @@ impl<Handed> Board<Handed> {
 
     /// Returns the queue from which the claim takes next.
     fn next_queue<'q>(&self, wish: &Wish<'q>) -> Option<&'q QueueName> {
-        let with_next = self.with_next(wish.queues).map(|(_, queue, first)| (queue, first));
+        let with_next = self.with_next(wish.queues, &[]).map(|(_, queue, first)| (queue, first));
         let next = match wish.order {
             ClaimOrder::Dispatch => with_next.min_by(|(_, a), (_, b)| a.cmp(b)),
             ClaimOrder::Strict => with_next.into_iter().next(),
@@ -227,19 +234,23 @@ impl<Handed> Board<Handed> {
         next.map(|(queue, _)| queue)
     }
 
-    /// Returns those of a claim's queues that have due candidates and are not held back: the places in the claim, the
-    /// names, and the keys of the next candidates.
-    fn with_next<'q>(&self, queues: &'q [QueueName]) -> impl Iterator<Item = (usize, &'q QueueName, &SortKey)> {
+    /// Returns those of a claim's queues that have due candidates, of these kinds if any are named, and are not held
+    /// back: the places in the claim, the names, and the keys of the next candidates.
+    fn with_next<'q>(
+        &self,
+        queues: &'q [QueueName],
+        kinds: &[Kind],
+    ) -> impl Iterator<Item = (usize, &'q QueueName, &SortKey)> {
         let is_open = |(_, queue): &(usize, &QueueName)| !self.paused.contains(*queue);
         queues.iter().enumerate().filter(is_open).filter_map(|(index, queue)| {
-            let next = self.lanes.get(queue).and_then(Lane::next)?;
+            let next = self.lanes.get(queue)?.next_of(kinds)?;
             Some((index, queue, next))
         })
     }
 
     /// Returns the next due candidate of the claim's queues that suits it.
     fn next_suiting<'q>(&self, wish: &Wish<'q>, walk: &mut Walk<'_>) -> Option<(&'q QueueName, SortKey)> {
-        let with_next = self.with_next(wish.queues);
+        let with_next = self.with_next(wish.queues, wish.kinds);
         let queues = match wish.order {
             ClaimOrder::Dispatch => {
                 let mut best: Option<(&QueueName, &SortKey)> = None;
@@ -273,6 +284,9 @@ impl<Handed> Board<Handed> {
         walk: &mut Walk<'_>,
     ) -> Option<&SortKey> {
         let lane = self.lanes.get(queue)?;
+        if !walk.kinds().is_empty() && lane.kinds.is_some() {
+            return lane.next_suiting_of_kinds(index, before, walk);
+        }
         if let Some(turns) = &lane.turns {
             return turns.next_suiting(&lane.due, index, walk);
         }
@@ -334,6 +348,7 @@ impl<Handed> Board<Handed> {
     /// Removes what no claim has asked for in a while.
     pub(super) fn forget_idle(&mut self, now: Timestamp) {
         self.lanes.retain(|_, lane| !lane.is_idle(now));
+        self.lanes.values_mut().for_each(|lane| lane.forget_kinds(now));
         self.queue_turns.forget_idle(now);
     }
 

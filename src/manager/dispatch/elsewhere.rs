@@ -8,8 +8,9 @@ use super::Dispatch;
 use super::board::{Board, may_suit};
 use super::lane::{Lane, PATIENCE};
 use super::shares::Members;
+use super::taking_kinds::waited_for;
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, Partition, PartitionSet, QueueName};
+use crate::job::{Job, JobId, Kind, Partition, PartitionSet, QueueName};
 use crate::query::{Direction, Sort, SortField};
 use crate::store::Versioned;
 
@@ -19,6 +20,8 @@ pub(super) struct LookElsewhere {
     pub(super) due_by: Timestamp,
     /// The partitions whose jobs are searched for.
     pub(super) partitions: PartitionSet,
+    /// The kinds of the jobs; any when empty.
+    pub(super) kinds: Vec<Kind>,
     pub(super) sort: Sort,
     /// The most jobs to find.
     pub(super) limit: usize,
@@ -46,7 +49,7 @@ const HELPED_WITH: usize = 125;
 impl LookElsewhere {
     /// Returns a search for the most urgent jobs.
     fn for_urgent(due_by: Timestamp, partitions: PartitionSet, purpose: Purpose) -> Self {
-        Self { due_by, partitions, sort: Sort::Dispatch, limit: MORE_URGENT, purpose }
+        Self { due_by, partitions, kinds: Vec::new(), sort: Sort::Dispatch, limit: MORE_URGENT, purpose }
     }
 }
 
@@ -59,10 +62,12 @@ impl Dispatch {
     pub(super) fn begin_look_elsewhere(&self, queue: &QueueName) -> Option<LookElsewhere> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
-        let lane = board.lane(queue);
-        if !lane.needs_look_elsewhere(now) {
+        if !board.lane(queue).needs_look_elsewhere(now) {
             return None;
         }
+        let Board { lanes, waiters, .. } = &mut *board;
+        let lane = lanes.get_mut(queue)?;
+        let kinds = waited_for(lane, waiters);
         let partitions = lane.shares.to_look_at(lane.looks_elsewhere);
         lane.looked_elsewhere = Some(now);
         lane.looks_elsewhere = lane.looks_elsewhere.wrapping_add(1);
@@ -71,7 +76,7 @@ impl Dispatch {
             true => {
                 let sort = Sort::By(SortField::RunAt, Direction::Descending);
                 let (due_by, limit) = (now.minus(PATIENCE), LEFTOVERS);
-                LookElsewhere { due_by, partitions, sort, limit, purpose: Purpose::Help }
+                LookElsewhere { due_by, partitions, kinds, sort, limit, purpose: Purpose::Help }
             }
             false => LookElsewhere::for_urgent(now, partitions, Purpose::Compare),
         })
@@ -79,13 +84,16 @@ impl Dispatch {
 
     /// Begins a search for jobs of `queue` for a claim that does not wait: any due job will do, whoever comes first for
     /// it. Returns `None` when there are no other managers with workers for the queue.
-    pub(super) fn begin_reach_out(&self, queue: &QueueName) -> Option<LookElsewhere> {
+    pub(super) fn begin_reach_out(&self, queue: &QueueName, kinds: &[Kind]) -> Option<LookElsewhere> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         let paused = board.paused.contains(queue);
         let partitions = board.lane(queue).shares.foreign();
         let wanted = !paused && !partitions.is_empty();
-        wanted.then(|| LookElsewhere::for_urgent(now, partitions, Purpose::Any))
+        wanted.then(|| LookElsewhere {
+            kinds: kinds.to_vec(),
+            ..LookElsewhere::for_urgent(now, partitions, Purpose::Any)
+        })
     }
 
     /// Returns which of the jobs found may be handed out here before the own ones. A search shows them as they were

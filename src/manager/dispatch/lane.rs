@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use foldhash::quality::RandomState;
 
+use super::kinds::LaneKinds;
 use super::shares::Shares;
 use super::turns::{Rule, Turns};
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, Partition};
+use crate::job::{Job, JobId, Kind, Partition};
 use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
 
@@ -79,6 +80,8 @@ pub(super) struct Lane {
     pub(super) waiting: BTreeSet<WaiterId>,
     /// The due candidates by owner and place, if they do not go in the order of dispatch.
     pub(super) turns: Option<Box<Turns>>,
+    /// The candidates by kind, if claims need that.
+    pub(super) kinds: Option<Box<LaneKinds>>,
     /// When the store was last searched for the most urgent jobs of this queue.
     pub(super) looked_up_at: Option<Timestamp>,
     /// The key after which that search was cut off.
@@ -112,12 +115,16 @@ pub(super) struct Lane {
 pub(super) enum Position {
     Due(SortKey),
     Later(Timestamp),
+    /// Due, and behind the end of the lane.
+    Beyond(Kind, SortKey),
 }
 
 impl Lane {
     pub(super) fn add(&mut self, candidate: Versioned, now: Timestamp, capacity: usize) {
         let id = candidate.job.id.clone();
-        if self.held(&id).is_some_and(|held| held.version >= candidate.version) {
+        // One beyond the end of the lane may belong to the others by now.
+        let is_beyond = matches!(self.positions.get(&id), Some(Position::Beyond(..)));
+        if !is_beyond && self.held(&id).is_some_and(|held| held.version >= candidate.version) {
             return;
         }
         self.remove(&id);
@@ -149,10 +156,8 @@ impl Lane {
                 self.incomplete = true;
             }
         } else if let Some((key, dropped)) = self.due.pop_last() {
-            self.positions.remove(&dropped.job.id);
-            if let Some(turns) = &mut self.turns {
-                turns.remove(&dropped.job, &key, false);
-            }
+            self.leave_due(&dropped.job, &key, false);
+            self.keep_beyond(dropped, key, false);
             self.ends_at(self.due.last_key_value().map(|(key, _)| key.clone()));
         }
     }
@@ -171,6 +176,9 @@ impl Lane {
             (turns, rule) => {
                 *turns = Turns::by(rule);
                 self.forget();
+                if let (Some(turns), true) = (&mut self.turns, self.kinds.is_some()) {
+                    turns.index_kinds(&self.due);
+                }
             }
         }
     }
@@ -183,10 +191,10 @@ impl Lane {
         }
     }
 
-    /// Returns the due candidate with this key, or the next one.
-    pub(super) fn at_or_next(&self, key: Option<&SortKey>) -> Option<&Versioned> {
+    /// Returns the due candidate with this key, of one of these kinds if they are named; without a key the next one.
+    pub(super) fn at_or_next(&self, key: Option<&SortKey>, kinds: &[Kind]) -> Option<&Versioned> {
         match (key, &self.turns) {
-            (Some(key), _) => self.due.get(key),
+            (Some(key), _) => self.candidate(key, kinds),
             (None, Some(turns)) => self.due.get(turns.next()?),
             (None, None) => self.due.first_key_value().map(|(_, first)| first),
         }
@@ -194,18 +202,31 @@ impl Lane {
 
     /// Takes out the due candidate with this key, or the next one. If it `is_handed_out`, its owner has had a turn.
     pub(super) fn take_out(&mut self, key: Option<&SortKey>, is_handed_out: bool) -> Option<Versioned> {
-        let taken = match (&mut self.turns, key) {
-            (Some(turns), key) => {
-                let key = key.or_else(|| turns.next()).cloned()?;
+        let (key, taken) = match (&self.turns, key) {
+            (_, Some(key)) => match self.due.remove(key) {
+                Some(taken) => (key.clone(), taken),
+                None => return self.take_beyond(key, is_handed_out),
+            },
+            (Some(turns), None) => {
+                let key = turns.next()?.clone();
                 let taken = self.due.remove(&key)?;
-                turns.remove(&taken.job, &key, is_handed_out);
-                taken
+                (key, taken)
             }
-            (None, Some(key)) => self.due.remove(key)?,
-            (None, None) => self.due.pop_first()?.1,
+            (None, None) => self.due.pop_first()?,
         };
-        self.positions.remove(&taken.job.id);
+        self.leave_due(&taken.job, &key, is_handed_out);
         Some(taken)
+    }
+
+    /// Takes a job that was due off what is kept beside the due ones.
+    fn leave_due(&mut self, job: &Job, key: &SortKey, is_handed_out: bool) {
+        self.positions.remove(&job.id);
+        if let Some(turns) = &mut self.turns {
+            turns.remove(job, key, is_handed_out);
+        }
+        if let Some(kinds) = &mut self.kinds {
+            kinds.remove_due(&job.spec.kind, key);
+        }
     }
 
     /// Adds a job of another's partition, unless due jobs that come before it may be missing.
@@ -214,6 +235,10 @@ impl Lane {
         if self.admits(&candidate.job, &key) {
             self.foreign.insert(candidate.job.id.clone());
             self.add(candidate, now, capacity);
+        } else if self.kinds.is_some() && candidate.job.run_at <= now {
+            self.remove(&candidate.job.id);
+            self.foreign.insert(candidate.job.id.clone());
+            self.keep_beyond(candidate, key, true);
         }
     }
 
@@ -273,7 +298,8 @@ impl Lane {
     }
 
     fn drop_where(&mut self, is_lost: impl Fn(&Job) -> bool) {
-        let candidates = self.due.values().chain(self.later.values()).map(|candidate| &candidate.job);
+        let beyond = self.kinds.iter().flat_map(|kinds| kinds.beyond());
+        let candidates = self.due.values().chain(self.later.values()).chain(beyond).map(|candidate| &candidate.job);
         let lost: Vec<JobId> = candidates.filter(|job| is_lost(job)).map(|job| job.id.clone()).collect();
         lost.iter().for_each(|id| self.remove(id));
     }
@@ -283,6 +309,9 @@ impl Lane {
         self.due.clear();
         if let Some(turns) = &mut self.turns {
             turns.forget();
+        }
+        if let Some(kinds) = &mut self.kinds {
+            kinds.forget();
         }
         self.later.clear();
         self.positions.clear();
@@ -296,6 +325,9 @@ impl Lane {
         (self.resume, self.reached, self.frontier) = (None, None, None);
         if let Some(turns) = &mut self.turns {
             turns.unknown();
+        }
+        if let Some(kinds) = &mut self.kinds {
+            kinds.unknown();
         }
         self.known_until = Timestamp::MIN;
     }
@@ -337,10 +369,14 @@ impl Lane {
         let key = Sort::Dispatch.key(&candidate.job);
         if !self.admits(&candidate.job, &key) {
             self.incomplete = true;
+            self.keep_beyond(candidate, key, false);
             return;
         }
         if let Some(turns) = &mut self.turns {
             turns.insert(&candidate.job, &key);
+        }
+        if let Some(kinds) = &mut self.kinds {
+            kinds.insert_due(&candidate.job.spec.kind, &key);
         }
         self.positions.insert(candidate.job.id.clone(), Position::Due(key.clone()));
         self.due.insert(key, candidate);
@@ -350,17 +386,18 @@ impl Lane {
         match self.positions.get(id)? {
             Position::Due(key) => self.due.get(key),
             Position::Later(run_at) => self.later.get(&(*run_at, id.clone())),
+            Position::Beyond(kind, key) => self.kinds.as_ref()?.get(kind, key),
         }
     }
 
     pub(super) fn remove(&mut self, id: &JobId) {
         match self.positions.remove(id) {
             Some(Position::Due(key)) => {
-                let removed = self.due.remove(&key);
-                if let (Some(turns), Some(removed)) = (&mut self.turns, removed) {
-                    turns.remove(&removed.job, &key, false);
+                if let Some(removed) = self.due.remove(&key) {
+                    self.leave_due(&removed.job, &key, false);
                 }
             }
+            Some(Position::Beyond(kind, key)) => drop(self.kinds.as_mut().and_then(|kinds| kinds.remove(&kind, &key))),
             Some(Position::Later(run_at)) => {
                 self.later.remove(&(run_at, id.clone()));
             }
@@ -417,7 +454,7 @@ impl Lane {
 
     /// Returns whether any search of the store is due.
     pub(super) fn needs_search(&self, now: Timestamp, config: &DispatchConfig) -> bool {
-        self.needs_lookup(now, config) || self.needs_look_elsewhere(now)
+        self.needs_lookup(now, config) || self.needs_look_elsewhere(now) || self.needs_look_for_kinds(now)
     }
 
     pub(super) fn needs_later(&self, now: Timestamp, config: &DispatchConfig) -> bool {
@@ -447,6 +484,7 @@ impl Lane {
         if let Some(at) = self.next_look_elsewhere().filter(|_| !self.shares.has_all()) {
             wake = wake.min(at);
         }
+        wake = wake.min(self.next_look_for_kinds().unwrap_or(now));
         wake.max(now)
     }
 

@@ -13,13 +13,16 @@ mod elsewhere;
 mod held;
 mod hinted;
 mod holding;
+mod kinds;
 mod lane;
+mod level;
 mod order;
 mod queue_turns;
 mod refill;
 mod reserve;
 mod room;
 mod shares;
+mod taking_kinds;
 mod taking_turns;
 mod turns;
 
@@ -43,7 +46,7 @@ pub(super) use order::{Order, Unit};
 pub(super) use reserve::Reservation;
 pub(super) use room::{Resources, Wish, fits, meets};
 use room::{STEPS_PER_CLAIM, STEPS_PER_SERVING, SameOffer};
-pub(super) use shares::{Member, Members};
+pub(super) use shares::{KindsByQueue, Member, Members};
 pub(super) use turns::Rule;
 
 /// The candidates and the waiting claims. It is cheap to clone, and all clones share one state.
@@ -445,7 +448,7 @@ impl Dispatch {
         loop {
             let Some(lane) = board.lanes.get_mut(queue) else { return };
             lane.promote(now);
-            if lane.due.is_empty() || steps == 0 {
+            if lane.has_none() || steps == 0 {
                 return;
             }
             let Some(id) = lane.waiting_after(passed) else { return };

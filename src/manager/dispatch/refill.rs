@@ -12,6 +12,7 @@ use crate::store::{StoreError, Versioned};
 
 use crate::manager::Manager;
 use crate::manager::dispatch::elsewhere::LookElsewhere;
+use crate::manager::dispatch::taking_kinds::KindSearches;
 use crate::manager::dispatch::taking_turns::FoundByOwner;
 use crate::manager::dispatch::{Dispatch, Lookup, LookupResult, Wish};
 
@@ -25,7 +26,7 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// The wait of the background loop after a failed search.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// The most owners that are searched for at once.
+/// The most owners, and the most kinds, that are searched for at once.
 const SEARCHES_AT_ONCE: usize = 4;
 
 /// A search under way. It has failed when this is dropped before its end: by an error, or with the claim that made it,
@@ -74,6 +75,7 @@ impl Manager {
         let lock = self.shared.dispatch.lookup_lock(queue);
         let _one_at_a_time = lock.lock().await;
         self.look_for_own(queue).await?;
+        self.look_for_kinds(queue).await?;
         match self.shared.dispatch.begin_look_elsewhere(queue) {
             Some(look) => self.look_elsewhere(queue, &look).await,
             None => Ok(()),
@@ -86,6 +88,7 @@ impl Manager {
             queues: vec![queue.clone()],
             available_in: Some(look.partitions),
             held: Some(false),
+            kinds: look.kinds.clone(),
             run_at_most: Some(look.due_by),
             ..Filter::default()
         };
@@ -111,10 +114,10 @@ impl Manager {
         }
     }
 
-    /// Searches the store for any due jobs of these queues, for a claim that does not wait.
-    pub(crate) async fn reach_out(&self, queues: &[QueueName]) -> Result<(), StoreError> {
-        for queue in queues {
-            if let Some(look) = self.shared.dispatch.begin_reach_out(queue) {
+    /// Searches the store for any due jobs of a claim's queues and kinds, for one that does not wait.
+    pub(crate) async fn reach_out(&self, wish: &Wish<'_>) -> Result<(), StoreError> {
+        for queue in wish.queues {
+            if let Some(look) = self.shared.dispatch.begin_reach_out(queue, wish.kinds) {
                 Box::pin(self.look_elsewhere(queue, &look)).await?;
             }
         }
@@ -158,6 +161,36 @@ impl Manager {
         match by_owner {
             Some(by_owner) => self.shared.dispatch.end_look_by_owner(queue, &lookup, by_owner, found.later, fresh),
             None => self.shared.dispatch.end_lookup(queue, &lookup, found, fresh),
+        }
+        Ok(())
+    }
+
+    /// Searches the store for kinds of which claims have found no job, kind by kind.
+    async fn look_for_kinds(&self, queue: &QueueName) -> Result<(), StoreError> {
+        let dispatch = &self.shared.dispatch;
+        let Some(KindSearches { now, searches, partitions }) = dispatch.begin_look_for_kinds(queue) else {
+            return Ok(());
+        };
+        for some in searches.chunks(SEARCHES_AT_ONCE) {
+            let answers = some.iter().map(|search| async {
+                let filter = Filter {
+                    states: vec![JobState::Available],
+                    held: Some(false),
+                    queues: vec![queue.clone()],
+                    kinds: vec![search.kind.clone()],
+                    available_in: partitions,
+                    run_at_most: Some(now),
+                    ..Filter::default()
+                };
+                let filter = dispatch.without_held(filter);
+                let after = search.after.clone();
+                self.shared.store.search(&Search { filter, sort: Sort::Dispatch, after, limit: search.limit }).await
+            });
+            for (search, hits) in some.iter().zip(join_all(answers).await) {
+                let hits = hits?;
+                self.read_again(queue, &hits).await;
+                dispatch.end_look_for_kind(queue, search, hits, |hit| self.up_to_date(hit));
+            }
         }
         Ok(())
     }

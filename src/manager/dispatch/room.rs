@@ -1,12 +1,12 @@
 //! What a worker offers: labels, which must meet what a job requires, and resources. A worker that states resources is
-//! given only jobs that together need no more.
+//! given only jobs that together need no more; one that names kinds, only jobs of these.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::order::{Group, Place};
-use crate::job::{Job, Offers, QueueName};
+use crate::job::{Job, Kind, Offers, QueueName};
 use crate::manager::request::{ClaimOrder, ClaimRequest};
 use crate::query::SortKey;
 
@@ -31,6 +31,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) resources: &'a Resources,
     /// The labels that the worker offers.
     pub(crate) labels: &'a Offers,
+    /// The kinds of jobs that the claim takes; any when empty.
+    pub(crate) kinds: &'a [Kind],
     /// From which of the queues the claim takes next.
     pub(crate) order: &'a ClaimOrder,
 }
@@ -43,22 +45,28 @@ impl<'a> Wish<'a> {
             max_jobs: request.max_jobs,
             resources: &request.resources,
             labels: &request.labels,
+            kinds: &request.kinds,
             order: &request.order,
         }
     }
 
     /// Returns whether the worker offers what the job asks for, of which `room` is left of the resources.
     pub(super) fn suits(&self, job: &Job, room: &Resources) -> bool {
-        meets(self.labels, job) && (self.resources.is_empty() || fits(room, job))
+        self.takes(job) && meets(self.labels, job) && (self.resources.is_empty() || fits(room, job))
+    }
+
+    /// Returns whether the claim takes jobs of this kind.
+    pub(super) fn takes(&self, job: &Job) -> bool {
+        self.kinds.is_empty() || self.kinds.contains(&job.spec.kind)
     }
 }
 
-/// A claim's request that is equal to another's if both offer the same.
+/// A claim's request that is equal to another's if both offer the same, for jobs of the same kinds.
 pub(super) struct SameOffer(pub(super) Arc<ClaimRequest>);
 
 impl SameOffer {
-    fn offered(&self) -> (&Resources, &Offers) {
-        (&self.0.resources, &self.0.labels)
+    fn offered(&self) -> (&Resources, &Offers, &[Kind]) {
+        (&self.0.resources, &self.0.labels, &self.0.kinds)
     }
 }
 
@@ -106,6 +114,11 @@ impl<'a> Walk<'a> {
     /// Returns whether the worker meets what the job requires, and its remaining resources suffice.
     pub(super) fn suits(&self, job: &Job) -> bool {
         self.wish.suits(job, &self.room)
+    }
+
+    /// Returns the kinds of jobs that the claim takes; any when empty.
+    pub(super) fn kinds(&self) -> &'a [Kind] {
+        self.wish.kinds
     }
 
     /// Returns the last candidate of an owner that was skipped in a fair queue.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::job::{Job, Partition, PartitionSet, QueueName, RecordName};
+use crate::job::{Job, Kind, Partition, PartitionSet, QueueName, RecordName};
 
 /// Every so many looks for others' jobs are for those of farther partitions, not for those that come to this manager
 /// next: should several managers hang at once, nothing is forgotten.
@@ -23,6 +23,18 @@ pub(crate) struct Member {
     pub(crate) workers: BTreeMap<QueueName, u32>,
     /// Those of them that the others are sure to know of. The manager itself goes by these.
     pub(crate) settled: BTreeMap<QueueName, u32>,
+    /// The kinds that its workers for a queue take, where all of them name kinds.
+    pub(crate) kinds: KindsByQueue,
+}
+
+/// The kinds that workers for a queue take, where all of them name kinds.
+pub(crate) type KindsByQueue = BTreeMap<QueueName, Vec<Kind>>;
+
+impl Member {
+    /// Returns whether workers of the manager for a queue, if it has any, may take jobs of a kind.
+    fn takes(&self, queue: &QueueName, kind: &Kind) -> bool {
+        self.kinds.get(queue).is_none_or(|kinds| kinds.contains(kind))
+    }
 }
 
 /// The managers of one store, as one of them knows them. Without any, all jobs are this manager's.
@@ -46,11 +58,18 @@ impl Members {
         workers(self) == workers(former)
     }
 
-    /// Returns the other manager that hands out the queue's jobs of a partition before all others; `None` when no other
-    /// has workers for the queue.
-    pub(super) fn first_other(&self, queue: &QueueName, partition: Partition) -> Option<&RecordName> {
-        let drawn = self.others_with(queue).map(|(other, workers)| (&other.name, draw(other, workers, partition)));
+    /// Returns the other manager that hands out the queue's jobs of a kind and a partition before all others; `None`
+    /// when no other has workers for the queue that take the kind.
+    pub(super) fn first_other(&self, queue: &QueueName, kind: &Kind, partition: Partition) -> Option<&RecordName> {
+        let taking = self.others_with(queue).filter(|(other, _)| other.takes(queue, kind));
+        let drawn = taking.map(|(other, workers)| (&other.name, draw(other, workers, partition)));
         drawn.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(name, _)| name)
+    }
+
+    /// Returns whether none of this manager's workers for the queue takes jobs of this kind, so that another manager is
+    /// to be told of them.
+    pub(super) fn leaves(&self, queue: &QueueName, kind: &Kind) -> bool {
+        self.own.as_ref().is_some_and(|own| !own.takes(queue, kind))
     }
 
     /// Returns the other managers that have workers for the queue, with how many.
@@ -161,7 +180,7 @@ mod tests {
 
     fn member(name: &str, workers: u32) -> Member {
         let workers: BTreeMap<_, _> = [(QueueName::system(QUEUE), workers)].into();
-        Member { name: RecordName::new(name).expect("a name"), settled: workers.clone(), workers }
+        Member { name: RecordName::new(name).expect("a name"), settled: workers.clone(), workers, kinds: KindsByQueue::new() }
     }
 
     /// A manager of whose workers the others may not know yet.
@@ -293,6 +312,23 @@ mod tests {
                 let is_own = [&equal, &by_workers].iter().all(|own| own[manager].contains(partition));
                 assert_eq!(new[manager].contains(partition), is_own, "{manager}: {partition:?}");
             }
+        }
+    }
+
+    #[test]
+    fn jobs_of_a_kind_are_left_to_managers_whose_workers_take_it() {
+        let (queue, kind) = (QueueName::system(QUEUE), Kind::system("rare"));
+        let only = |name: &str, kind: &str| {
+            let kinds = [(queue.clone(), vec![Kind::system(kind)])].into();
+            Member { kinds, ..member(name, 8) }
+        };
+        let members = Members::new(only("a", "usual"), vec![only("b", "usual"), only("c", "rare"), member("d", 0)]);
+        assert!(members.leaves(&queue, &kind) && !members.leaves(&queue, &Kind::system("usual")));
+        assert!(!Members::new(member("a", 8), Vec::new()).leaves(&queue, &kind), "its workers take any kind");
+        for partition in Partition::all() {
+            let first = |kind: &Kind| members.first_other(&queue, kind, partition).map(RecordName::as_str);
+            assert_eq!((first(&kind), first(&Kind::system("usual"))), (Some("c"), Some("b")));
+            assert_eq!(first(&Kind::system("none")), None);
         }
     }
 

@@ -102,6 +102,7 @@ impl Bench {
             max_jobs,
             resources: resources(offered),
             labels: offers(labels),
+            kinds: Vec::new(),
             wait: Duration::from_secs(60),
             lease: Duration::from_secs(60),
             order,
@@ -119,7 +120,7 @@ impl Bench {
 
 /// A wish in the order of dispatch.
 fn wish<'a>(queues: &'a [QueueName], max_jobs: usize, resources: &'a Resources, labels: &'a Offers) -> Wish<'a> {
-    Wish { queues, max_jobs, resources, labels, order: &ClaimOrder::Dispatch }
+    Wish { queues, max_jobs, resources, labels, kinds: &[], order: &ClaimOrder::Dispatch }
 }
 
 fn queues(names: &[&str]) -> Vec<QueueName> {

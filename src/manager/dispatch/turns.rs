@@ -8,12 +8,13 @@
 //! of that owner may be missing, in place of one for the whole lane.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::order::{DEFAULT_WEIGHT, Group, Order, Place, Turn, VirtualTimes};
+use super::kinds::ByKind;
+use super::level::Level;
+use super::order::{DEFAULT_WEIGHT, Group, Order};
 use super::room::Walk;
 use crate::clock::Timestamp;
 use crate::job::{Job, Owner};
@@ -51,6 +52,8 @@ pub(super) struct Turns {
     order: Order,
     weights: Arc<Weights>,
     levels: BTreeMap<Reverse<i8>, Level>,
+    /// Whether claims name kinds, so that each owner's candidates are known by kind.
+    has_kinds: bool,
     /// How many candidates each owner has that has any.
     counts: HashMap<Group, usize>,
     /// What is known of each owner; `None` while the lane as a whole has an end, or none.
@@ -58,25 +61,6 @@ pub(super) struct Turns {
     /// Whether owners have to be searched for, and whether that need not wait.
     is_low: bool,
     may_go_on: bool,
-}
-
-/// The candidates of one priority.
-#[derive(Default)]
-struct Level {
-    times: VirtualTimes<Group>,
-    lines: HashMap<Group, Line>,
-    /// The owners that have candidates, by whose turn it is.
-    turns: BTreeMap<Turn, Group>,
-}
-
-/// The candidates of one owner, which are never none.
-#[derive(Default)]
-struct Line {
-    places: BTreeSet<Place>,
-    /// Their places in the order of dispatch, where they go in another.
-    keys: BTreeSet<SortKey>,
-    /// The virtual time to which the owner has come.
-    start: u64,
 }
 
 /// How far the jobs of each owner are known.
@@ -181,8 +165,8 @@ impl Turns {
         for level in self.levels.values() {
             for owner in level.turns.values() {
                 let Some(line) = level.lines.get(owner) else { continue };
-                let from = walk.passed_of(index, owner).map_or(Bound::Unbounded, Bound::Excluded);
-                for place in line.places.range((from, Bound::Unbounded)) {
+                let mut passed = walk.passed_of(index, owner);
+                while let Some(place) = line.next_after(walk.kinds(), passed.as_ref()) {
                     if due.get(&place.key).is_some_and(|candidate| walk.suits(&candidate.job)) {
                         return Some(&place.key);
                     }
@@ -190,15 +174,36 @@ impl Turns {
                     if !walk.step() {
                         return None;
                     }
+                    passed = Some(place.clone());
                 }
             }
         }
         None
     }
 
+    /// Lets each owner's candidates be known by kind. `due` are all of them.
+    pub(super) fn index_kinds(&mut self, due: &BTreeMap<SortKey, Versioned>) {
+        self.has_kinds = true;
+        for candidate in due.values() {
+            let (job, place) = (&candidate.job, self.order.place_of(&candidate.job));
+            let line = self.levels.get_mut(&Reverse(job.spec.priority.get()));
+            let owner = if self.order.turns.is_some() { &job.spec.owner } else { &NOBODY };
+            if let Some(line) = line.and_then(|level| level.lines.get_mut(owner)) {
+                line.kinds.insert(&job.spec.kind, place);
+            }
+        }
+    }
+
+    /// Keeps the candidates by kind no more.
+    pub(super) fn forget_kinds(&mut self) {
+        self.has_kinds = false;
+        let lines = self.levels.values_mut().flat_map(|level| level.lines.values_mut());
+        lines.for_each(|line| line.kinds = ByKind::default());
+    }
+
     /// Adds a candidate.
     pub(super) fn insert(&mut self, job: &Job, key: &SortKey) {
-        let (order, owner) = (self.order, self.owner_of(job));
+        let (order, owner, has_kinds) = (self.order, self.owner_of(job), self.has_kinds);
         let level = self.levels.entry(Reverse(job.spec.priority.get())).or_default();
         let is_new = level.change(order, owner, |line, times| {
             if line.places.is_empty() {
@@ -206,6 +211,9 @@ impl Turns {
             }
             if order.shortest_first {
                 line.keys.insert(key.clone());
+            }
+            if has_kinds {
+                line.kinds.insert(&job.spec.kind, order.place_of(job));
             }
             line.places.insert(order.place_of(job))
         });
@@ -224,6 +232,7 @@ impl Turns {
                 line.start = times.hand_out(line.start, order.cost(job.spec.expected_runtime), weight);
             }
             line.keys.remove(key);
+            line.kinds.remove(&job.spec.kind, &order.place_of(job));
             line.places.remove(&order.place_of(job))
         });
         if !is_removed {
@@ -427,47 +436,6 @@ impl Turns {
         let is_low = is_short || self.known.as_ref().is_some_and(|known| self.has_room_for_others(known));
         (self.is_low, self.may_go_on) = (is_low, is_low);
         is_missing
-    }
-}
-
-impl Line {
-    /// Returns the candidates in the order of dispatch, the last first.
-    fn backwards(&self, order: Order) -> Box<dyn Iterator<Item = &SortKey> + '_> {
-        match order.shortest_first {
-            true => Box::new(self.keys.iter().rev()),
-            false => Box::new(self.places.iter().rev().map(|place| &place.key)),
-        }
-    }
-}
-
-impl Level {
-    /// Changes the line of an owner and gives it its place among the others.
-    fn change(
-        &mut self,
-        order: Order,
-        owner: &Group,
-        change: impl FnOnce(&mut Line, &mut VirtualTimes<Group>) -> bool,
-    ) -> bool {
-        let mut line = self.lines.remove(owner).unwrap_or_default();
-        if let Some(first) = line.places.first() {
-            self.turns.remove(&order.turn(line.start, first.clone()));
-        }
-        let is_changed = change(&mut line, &mut self.times);
-        match line.places.first() {
-            None => self.times.rest(owner.clone(), line.start),
-            Some(first) => {
-                self.turns.insert(order.turn(line.start, first.clone()), owner.clone());
-                self.lines.insert(owner.clone(), line);
-            }
-        }
-        is_changed
-    }
-
-    fn forget(&mut self) {
-        self.turns.clear();
-        for (owner, line) in self.lines.drain() {
-            self.times.rest(owner, line.start);
-        }
     }
 }
 

@@ -50,9 +50,10 @@ pub struct Explanation {
 pub struct Reason {
     /// A stable word for the reason. For a waiting job: `held`, `start_deadline_passed`, `not_due`,
     /// `waiting_for_retry`, `queue_paused`, `behind_in_line`, `limit_reached`, `kept_free_for_urgent`, `rate_reached`,
-    /// `limit_paused`, `no_worker_since_start`, `no_worker_lately`, `requirements_not_met`, `needs_more_than_offered`,
-    /// `workers_busy`, `jobs_ahead`, `fair_share`, `start_deadline` or `next`. For a running job: `running`, `held`,
-    /// `lease_expired`, `orphaned`, `overdue`, `cancel_requested` or `time_limit`. For a job that has ended, its state.
+    /// `limit_paused`, `no_worker_since_start`, `no_worker_lately`, `kind_not_taken`, `requirements_not_met`,
+    /// `needs_more_than_offered`, `workers_busy`, `jobs_ahead`, `fair_share`, `start_deadline` or `next`. For a running
+    /// job: `running`, `held`, `lease_expired`, `orphaned`, `overdue`, `cancel_requested` or `time_limit`. For a job
+    /// that has ended, its state.
     pub code: String,
     /// The reason as a sentence.
     pub message: String,
@@ -298,6 +299,9 @@ fn of_workers(facts: &Facts) -> Option<Reason> {
             format!("No worker has tried to claim jobs of the queue `{queue}` here since {last_at}, {ago} ago.");
         return Some(Reason::new("no_worker_lately", message, json!({ "queue": queue, "since": last_at })));
     }
+    if claimants.of_kind == 0 {
+        return Some(of_kind(facts));
+    }
     if claimants.able == 0 {
         return Some(of_requirements(facts));
     }
@@ -312,6 +316,12 @@ fn of_workers(facts: &Facts) -> Option<Reason> {
         let evidence = json!({ "queue": queue, "workers": claimants.with_room, "last_claim_at": last_at });
         Reason::new("workers_busy", message, evidence)
     })
+}
+
+fn of_kind(facts: &Facts) -> Reason {
+    let (kind, queue, workers) = (&facts.job.spec.kind, &facts.job.spec.queue, facts.claimants.lately);
+    let message = format!("No worker that claims jobs of the queue `{queue}` takes those of the kind `{kind}`.");
+    Reason::new("kind_not_taken", message, json!({ "queue": queue, "kind": kind, "workers": workers }))
 }
 
 fn of_requirements(facts: &Facts) -> Reason {

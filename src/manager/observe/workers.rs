@@ -3,7 +3,7 @@
 //! Which queues a worker claims from and what it offers is known only to the manager it calls, in memory
 //! and for a bounded number of workers. Which jobs it runs is in the store, for all managers.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, JobState, Lease, OfferedLabels, Offers, QueueName, Requirement, WorkerId};
+use crate::job::{Job, JobId, JobState, Kind, Lease, OfferedLabels, Offers, QueueName, Requirement, WorkerId};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::recent::RecentMap;
 
 use crate::manager::Manager;
-use crate::manager::dispatch::{Resources, fits, meets};
+use crate::manager::dispatch::{KindsByQueue, Resources, fits, meets};
 use crate::manager::request::{ClaimRequest, ManagerError};
 
 /// The number of workers that are remembered at least.
@@ -24,6 +24,9 @@ const REMEMBERED: usize = 5_000;
 
 /// A worker that has claimed within this time counts as one that claims.
 const LATELY: Duration = Duration::from_secs(120);
+
+/// The most kinds of a queue that other managers are told of; where workers name more, any kind is left to them.
+const MAX_KINDS: usize = 64;
 
 /// The most running jobs that are read for a list of workers, in the order of their last heartbeats.
 const MAX_LEASES: usize = 10_000;
@@ -37,6 +40,7 @@ struct Sighting {
     queues: Vec<QueueName>,
     resources: Resources,
     labels: Offers,
+    kinds: Vec<Kind>,
     /// The number of the worker's claims that wait for a job now.
     waiting: u32,
 }
@@ -60,6 +64,9 @@ pub struct Worker {
     /// The labels that the worker's latest claim offered.
     #[schema(value_type = OfferedLabels)]
     pub labels: Offers,
+    /// The kinds of jobs that the worker's latest claim takes; empty when it takes any.
+    #[serde(default)]
+    pub kinds: Vec<Kind>,
     /// The number of jobs that the worker runs.
     pub running: u64,
     /// The time of the oldest among the latest heartbeats of the worker's jobs; null when it runs none.
@@ -79,6 +86,7 @@ impl Worker {
             queues: Vec::new(),
             resources: BTreeMap::new(),
             labels: Offers::new(),
+            kinds: Vec::new(),
             running: 0,
             oldest_heartbeat_at: None,
             lease_expires_at: None,
@@ -90,6 +98,7 @@ impl Worker {
         self.last_claim_at = sighting.last_claim_at;
         self.waiting = sighting.waiting > 0;
         (self.queues, self.resources, self.labels) = (sighting.queues, sighting.resources, sighting.labels);
+        self.kinds = sighting.kinds;
     }
 
     fn add_lease(&mut self, lease: &Lease) {
@@ -116,7 +125,9 @@ pub(crate) struct Claimants {
     pub(crate) last_at: Option<Timestamp>,
     /// The number of workers that have claimed within the last two minutes.
     pub(crate) lately: usize,
-    /// The number of those workers whose labels meet all that the job requires.
+    /// The number of those workers that take jobs of its kind.
+    pub(crate) of_kind: usize,
+    /// The number of workers of that kind whose labels meet all that the job requires.
     pub(crate) able: usize,
     /// What the job requires that none of those workers offers.
     pub(crate) unmet: Vec<Requirement>,
@@ -158,6 +169,7 @@ fn heard_of<'a>(sightings: &'a mut Sightings, id: &WorkerId, now: Timestamp) -> 
         queues: Vec::new(),
         resources: Resources::new(),
         labels: Offers::new(),
+        kinds: Vec::new(),
         waiting: 0,
     });
     sighting.last_seen_at = sighting.last_seen_at.max(now);
@@ -182,6 +194,9 @@ impl Workers {
         }
         if sighting.labels != request.labels {
             sighting.labels.clone_from(&request.labels);
+        }
+        if sighting.kinds != request.kinds {
+            sighting.kinds.clone_from(&request.kinds);
         }
     }
 
@@ -211,6 +226,10 @@ impl Workers {
                 continue;
             }
             claimants.lately += 1;
+            if !sighting.kinds.is_empty() && !sighting.kinds.contains(&job.spec.kind) {
+                continue;
+            }
+            claimants.of_kind += 1;
             claimants.unmet.retain(|requirement| !requirement.is_met_by(&sighting.labels));
             if !meets(&sighting.labels, job) {
                 continue;
@@ -239,6 +258,30 @@ impl Workers {
             }
         }
         workers
+    }
+
+    /// Returns the kinds that the workers take which have called within this time, of each queue whose workers all name
+    /// kinds, and not more than [`MAX_KINDS`] together.
+    pub(crate) fn kinds_by_queue(&self, now: Timestamp, within: Duration) -> KindsByQueue {
+        let mut by_queue: BTreeMap<QueueName, Option<BTreeSet<Kind>>> = BTreeMap::new();
+        for (_, sighting) in self.sightings.lock().iter() {
+            if now.since(as_of(sighting, now).last_seen_at) > within {
+                continue;
+            }
+            for queue in &sighting.queues {
+                let kinds = by_queue.entry(queue.clone()).or_insert_with(|| Some(BTreeSet::new()));
+                if let Some(named) = kinds.as_mut().filter(|_| !sighting.kinds.is_empty()) {
+                    named.extend(sighting.kinds.iter().cloned());
+                } else {
+                    *kinds = None;
+                }
+            }
+        }
+        let few = |(queue, kinds): (QueueName, Option<BTreeSet<Kind>>)| {
+            let kinds = kinds.filter(|kinds| kinds.len() <= MAX_KINDS)?;
+            Some((queue, kinds.into_iter().collect()))
+        };
+        by_queue.into_iter().filter_map(few).collect()
     }
 
     fn of(&self, id: &WorkerId, now: Timestamp) -> Option<Sighting> {
@@ -338,6 +381,7 @@ mod tests {
             max_jobs: 1,
             resources: Resources::new(),
             labels: Offers::new(),
+            kinds: Vec::new(),
             wait: Duration::ZERO,
             lease: Duration::from_secs(1),
             order: ClaimOrder::default(),

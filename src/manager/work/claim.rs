@@ -143,7 +143,7 @@ impl Manager {
             if let Some(offer) = dispatch.take(&wish) {
                 return Ok(Some(Handed::Offer(offer)));
             }
-            self.reach_out(queues).await?;
+            self.reach_out(&wish).await?;
             return Ok(dispatch.take(&wish).map(Handed::Offer));
         }
         let mut waiting = match dispatch.take_or_wait(claimant) {

@@ -211,6 +211,7 @@ async fn jobs_of_an_unanswered_call_are_not_forgotten_when_its_ends_do_not_count
         max_jobs: 1,
         resources: BTreeMap::new(),
         labels: BTreeMap::new(),
+        kinds: Vec::new(),
         wait: Duration::ZERO,
         lease: DEADLINE,
         order: ClaimOrder::default(),

@@ -107,6 +107,7 @@ async fn work(manager: Manager, queue: String, most: usize) {
         max_jobs: 1_000,
         resources: BTreeMap::new(),
         labels: BTreeMap::new(),
+        kinds: Vec::new(),
         wait: Duration::from_millis(200),
         lease: Duration::from_secs(3_600),
         order: ClaimOrder::default(),
