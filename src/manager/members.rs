@@ -283,12 +283,7 @@ impl Manager {
         workers
     }
 
-    async fn write_own(
-        &self,
-        state: &mut State,
-        workers: &Workers,
-        kinds: &KindsByQueue,
-    ) -> Result<(), StoreError> {
+    async fn write_own(&self, state: &mut State, workers: &Workers, kinds: &KindsByQueue) -> Result<(), StoreError> {
         let settled = state.settled(Instant::now());
         let address = self.shared.hints.own_address().cloned();
         let (at, workers, kinds) = (self.shared.clock.now(), workers.clone(), kinds.clone());

@@ -55,8 +55,7 @@ pub use output::{AttemptChoice, AttemptOutput, OutputFrom, OutputPiece, StreamOu
 pub use replay::{RecordedJob, replay};
 pub use request::{
     Caller, ClaimOrder, ClaimRequest, Duplicate, Finish, Heartbeat, HeartbeatAnswer, JobView, MAX_CLAIMED_KINDS,
-    MAX_QUEUE_WEIGHT,
-    ManagerError, NewJob, OnDuplicate, Outcome, QueueOrder, QueueWeights, Submitted,
+    MAX_QUEUE_WEIGHT, ManagerError, NewJob, OnDuplicate, Outcome, QueueOrder, QueueWeights, Submitted,
 };
 pub use work::bulk::{BULK_ORDER, BulkAction, BulkOrder, BulkPreview, BulkSelection};
 pub use work::in_pages::{BULK_PAGE, BulkBounds, BulkReport};

@@ -165,9 +165,34 @@ async fn a_panic_fails_the_job_and_not_the_worker() {
 }
 
 #[tokio::test]
-async fn a_kind_nobody_knows_fails_with_its_name() {
+async fn a_job_of_a_kind_without_a_handler_is_left_to_other_workers() {
     let bed = Bed::start();
     let _running = Running::start(Arc::new(bed.manager.clone()), config());
+    let other = bed.submit("alchemy", None).await;
+    let job = bed.submit("quick", None).await;
+    assert_eq!(bed.ended(&job).await.state.name(), JobState::Completed);
+    let left = bed.manager.get(&other).await.expect("it is there").versioned.job;
+    assert_eq!((left.state.name(), left.attempt.get()), (JobState::Available, 0));
+}
+
+/// The handler of jobs that do not come.
+struct Unused;
+
+#[async_trait]
+impl Handler for Unused {
+    async fn run(&self, _attempt: Attempt) -> Result<Option<Json>, HandlerError> {
+        Ok(None)
+    }
+}
+
+#[tokio::test]
+async fn a_kind_nobody_knows_fails_with_its_name_where_there_are_more_handlers_than_a_claim_can_name() {
+    let bed = Bed::start();
+    let mut worker = Worker::new(Arc::new(bed.manager.clone()), config());
+    for number in 0..=MAX_CLAIMED_KINDS {
+        worker = worker.handle(name(&format!("kind-{number}")), Arc::new(Unused));
+    }
+    tokio::spawn(worker.run(StopHandle::default()));
     let job = bed.submit("alchemy", None).await;
     let error = bed.ended(&job).await.error.clone().expect("an error");
     assert_eq!((error.code.as_str(), error.message.contains("`alchemy`")), ("unknown_kind", true));

@@ -176,7 +176,7 @@ impl<Handed> Board<Handed> {
                 lane.promote(now);
             }
         }
-        let mut walk = (!wish.resources.is_empty()).then(|| {
+        let mut walk = (!wish.resources.is_empty() || self.has_kinds_of(wish)).then(|| {
             self.index_kinds(wish, now);
             Walk::of(wish, *steps)
         });

@@ -18,8 +18,7 @@ impl Dispatch {
         // Thousands of jobs of one call are of as many partitions at the most as there are.
         let mut first: HashMap<(QueueName, Kind, Partition), Option<RecordName>> = HashMap::new();
         let with_first = |written: Versioned| {
-            let (queue, kind, partition) =
-                (&written.job.spec.queue, &written.job.spec.kind, written.job.partition());
+            let (queue, kind, partition) = (&written.job.spec.queue, &written.job.spec.kind, written.job.partition());
             let named = first.entry((queue.clone(), kind.clone(), partition));
             let name = named.or_insert_with(|| members.first_other(queue, kind, partition).cloned()).clone()?;
             Some((name, written))

@@ -180,6 +180,12 @@ pub(super) struct KindSearches {
 }
 
 impl<Handed> Board<Handed> {
+    /// Returns whether a claim names kinds and one of its queues has an index of them.
+    pub(super) fn has_kinds_of(&self, wish: &Wish<'_>) -> bool {
+        let is_indexed = |queue| self.lanes.get(queue).is_some_and(|lane| lane.kinds.is_some());
+        !wish.kinds.is_empty() && wish.queues.iter().any(is_indexed)
+    }
+
     /// Makes the indexes by kind of a claim's queues, if it names kinds.
     pub(super) fn index_kinds(&mut self, wish: &Wish<'_>, now: Timestamp) {
         if wish.kinds.is_empty() {

@@ -151,14 +151,6 @@ fn needing(queue_name: &str, id: &str, memory: u64) -> Versioned {
     needing
 }
 
-/// A due job whose payload has this many bytes.
-fn of_bytes(id: &str, priority: i64, bytes: usize) -> Versioned {
-    let mut large = job("a", id, priority, 0);
-    let bytes = u32::try_from(bytes).expect("a length");
-    Arc::make_mut(&mut large.job).payload = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::new_v4()), bytes });
-    large
-}
-
 fn ids(candidates: Vec<Versioned>) -> Vec<String> {
     candidates.into_iter().map(|candidate| candidate.job.id.to_string()).collect()
 }
@@ -495,6 +487,7 @@ fn later_jobs_that_there_was_no_room_for_are_searched_for_when_the_last_known_on
 
 mod claims;
 mod elsewhere;
+mod kinds;
 mod queue_order;
 mod reserve;
 mod searches;

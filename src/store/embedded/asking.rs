@@ -13,6 +13,7 @@ use super::budget::Budget;
 use super::disk::Disk;
 use super::engine::Engine;
 use super::error::closed;
+use super::grouped::Index;
 use super::state::Published;
 use super::{EmbeddedStore, QUERY_AGAIN_AFTER};
 use crate::job::QueueName;
@@ -60,18 +61,18 @@ impl EmbeddedStore {
         Ok(found.into_iter().map(Option::flatten).collect())
     }
 
-    /// Makes the index by owner of a queue's available jobs, unless it is there. That goes over all of them, once.
-    pub(super) async fn index_by_owner(&self, queue: Option<&QueueName>) -> Result<(), StoreError> {
-        let Some(queue) = queue else { return Ok(()) };
-        if self.in_memory(|engine| engine.published.read().live.has_by_owner(queue))? {
+    /// Makes an index of a queue's available jobs, unless it is there. That goes over all of them, once.
+    pub(super) async fn make_index(&self, needed: Option<(Index, &QueueName)>) -> Result<(), StoreError> {
+        let Some((index, queue)) = needed else { return Ok(()) };
+        if self.in_memory(|engine| engine.published.read().live.has_index(index, queue))? {
             return Ok(());
         }
         let queue = queue.clone();
-        let index = move |engine: &Engine| {
-            engine.published.write().live.index_by_owner(&queue);
+        let make = move |engine: &Engine| {
+            engine.published.write().live.make_index(index, &queue);
             Ok(())
         };
-        self.on_disk(&self.inner.lookups, index).await
+        self.on_disk(&self.inner.lookups, make).await
     }
 
     /// Answers a query, within its time, when one of the places for such queries is free. `is_indexed` says whether the

@@ -17,7 +17,7 @@ use foldhash::quality::RandomState;
 use itertools::Itertools;
 
 use super::available::{self, QueueJobs, in_dispatch_order};
-use super::by_owner::ByOwner;
+use super::grouped::{ByKind, ByOwner, Index};
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, JobState, OrderingKey, QueueName, RequestId, State, WorkerId};
 use crate::query::{Filter, Group, SortKey};
@@ -77,6 +77,8 @@ pub(super) struct Live {
     held: HashMap<QueueName, QueueJobs, RandomState>,
     /// The jobs of `available` by owner, for the queues of which that is asked.
     by_owner: ByOwner,
+    /// The same by kind.
+    by_kind: ByKind,
     by_worker: HashMap<WorkerId, BTreeSet<JobId>, RandomState>,
     by_request: HashMap<RequestId, BTreeSet<JobId>, RandomState>,
     /// The jobs of each ordering key that have not ended, by their places.
@@ -203,15 +205,22 @@ impl Live {
         queues.kmerge_by(|(one, _), (other, _)| one < other).map(|(_, head)| head)
     }
 
-    /// Returns whether the available jobs of a queue have an index by owner.
-    pub(super) fn has_by_owner(&self, queue: &QueueName) -> bool {
-        self.by_owner.has(queue)
+    /// Returns whether the available jobs of a queue have an index.
+    pub(super) fn has_index(&self, index: Index, queue: &QueueName) -> bool {
+        match index {
+            Index::Owner => self.by_owner.has(queue),
+            Index::Kind => self.by_kind.has(queue),
+        }
     }
 
-    /// Makes the index by owner of a queue's available jobs, unless it is there.
-    pub(super) fn index_by_owner(&mut self, queue: &QueueName) {
-        if !self.by_owner.has(queue) {
-            self.by_owner.make(queue, self.available.get(queue));
+    /// Makes an index of a queue's available jobs, unless it is there.
+    pub(super) fn make_index(&mut self, index: Index, queue: &QueueName) {
+        if !self.has_index(index, queue) {
+            let jobs = self.available.get(queue);
+            match index {
+                Index::Owner => self.by_owner.make(queue, jobs),
+                Index::Kind => self.by_kind.make(queue, jobs),
+            }
         }
     }
 
@@ -234,8 +243,8 @@ impl Live {
     }
 
     fn queues<'a>(&'a self, filter: &Filter) -> impl Iterator<Item = &'a QueueJobs> + use<'a> {
-        if let Some(of_owners) = self.by_owner.of(filter) {
-            return of_owners.into_iter();
+        if let Some(of_groups) = self.by_owner.of(filter).or_else(|| self.by_kind.of(filter)) {
+            return of_groups.into_iter();
         }
         let mut named: Vec<&QueueJobs> = Vec::new();
         for (queues, is_held) in [(&self.available, false), (&self.held, true)] {
@@ -262,6 +271,7 @@ impl Live {
             State::Available => {
                 available::insert(self.available.entry(job.spec.queue.clone()).or_default(), head);
                 self.by_owner.insert(head);
+                self.by_kind.insert(head);
             }
             State::Running(running) => {
                 self.by_worker.entry(running.lease.worker_id.clone()).or_default().insert(job.id.clone());
@@ -316,6 +326,7 @@ impl Live {
             Some(_) => &mut self.held,
             None => {
                 self.by_owner.remove(job);
+                self.by_kind.remove(job);
                 &mut self.available
             }
         };

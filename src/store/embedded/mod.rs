@@ -47,7 +47,6 @@ mod available;
 mod background;
 mod block;
 mod budget;
-mod by_owner;
 mod changed;
 mod changing;
 mod checkpoint;
@@ -63,6 +62,7 @@ mod exchange;
 mod finished;
 mod flush;
 mod group;
+mod grouped;
 mod groups;
 mod incoming;
 mod inspect;
@@ -129,6 +129,7 @@ use engine::Engine;
 use error::closed;
 pub use error::{Damage, OpenError};
 use exchange::Exchange;
+use grouped::Index;
 use lists::Wanted;
 use narrow::{Narrowed, NarrowedSchedules};
 pub use opening::member_of;
@@ -270,7 +271,7 @@ impl Store for EmbeddedStore {
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {
         let Some(wanted) = Narrowed::of(&search.filter) else { return Ok(Vec::new()) };
-        self.index_by_owner(by_owner::needed_for(&wanted.filter, search.sort)).await?;
+        self.make_index(grouped::needed_for(&wanted.filter, search.sort)).await?;
         if scan::is_indexed(&wanted, search.sort) {
             let budget = Budget::of(self.inner.query_time);
             return self.in_memory(|engine| scan::search(engine, &wanted, search, budget))?;
@@ -289,8 +290,8 @@ impl Store for EmbeddedStore {
         if scan::is_counted(&wanted, by) {
             return self.in_memory(|engine| Ok(scan::kept_counts(engine, &wanted, by)))?;
         }
-        if let Some(queue) = by_owner::counted_for(&wanted.filter, by) {
-            self.index_by_owner(Some(queue)).await?;
+        if let Some(queue) = grouped::counted_for(&wanted.filter, by) {
+            self.make_index(Some((Index::Owner, queue))).await?;
             return self.in_memory(|engine| scan::count_by_owner(engine, queue, &wanted));
         }
         let by = by.to_vec();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use leasehold::api::access::{Access, Role, Token, token_hash};
-use leasehold::client::JobQuery;
+use leasehold::client::{ClientError, JobQuery};
 use leasehold::job::{Actor, OrphanPolicy};
 use leasehold::wire::{ChangeQueue, ClaimJobs, ClaimNext, CompleteJob, HeartbeatJob, JobState, SubmitJob};
 use serde_json::json;
@@ -240,6 +240,37 @@ async fn a_job_is_given_to_the_worker_that_offers_what_it_requires_and_later_one
     assert_eq!(client.worker(WORKER).await.expect("known").worker.labels, labels);
     let found = client.jobs(&JobQuery { kql: Some("requires: \"hw = fpga\"".to_owned()), ..JobQuery::default() }).await;
     assert_eq!(ids(&found.expect("a page").items), ["picky"]);
+}
+
+#[tokio::test]
+async fn a_claim_names_the_kinds_that_it_takes() {
+    let server = Server::start().await;
+    let client = server.client();
+    let mail = client.submit(&SubmitJob::new("q", "mail")).await.expect("submitted");
+    let report = client.submit(&SubmitJob::new("q", "report")).await.expect("submitted");
+    let kinds = vec!["report".to_owned(), "print".to_owned(), "report".to_owned()];
+    let claimed = client.claim(&ClaimJobs { kinds: kinds.clone(), max_jobs: Some(9), ..claim("q") }).await;
+    let claimed = claimed.expect("an answer").jobs;
+    assert_eq!(claimed.iter().map(|job| &*job.id).collect::<Vec<_>>(), [&*report.id]);
+    let seen = client.worker(WORKER).await.expect("known").worker.kinds;
+    assert_eq!(seen.iter().map(|kind| kind.as_str()).collect::<Vec<_>>(), ["print", "report"]);
+    let why = client.explain(&mail.id).await.expect("explained");
+    assert_eq!((why.runnable, codes(&why)), (true, vec!["kind_not_taken"]));
+    let next = ClaimNext {
+        queues: vec!["q".to_owned()],
+        request_id: "next".to_owned(),
+        kinds: vec!["mail".to_owned()],
+        ..ClaimNext::default()
+    };
+    let done = CompleteJob { worker_id: WORKER.to_owned(), fence: 1, result: None, next: Some(next) };
+    let url = server.url(&format!("/v1/jobs/{}/complete", report.id));
+    let ended = value(reqwest::Client::new().post(url).json(&done).send().await.expect("an answer")).await;
+    assert_eq!(ended["next"]["jobs"][0]["id"], json!(mail.id));
+    for (kinds, field) in [(vec![String::new()], "kinds[0]"), (vec!["k".to_owned(); 65], "kinds")] {
+        let refused = client.claim(&ClaimJobs { kinds, ..claim("q") }).await.expect_err("refused");
+        let ClientError::Problem { problem, .. } = refused else { panic!("{refused}") };
+        assert_eq!((problem.status, problem.errors[0].field.as_str()), (422, field));
+    }
 }
 
 #[tokio::test]

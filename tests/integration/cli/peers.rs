@@ -77,6 +77,39 @@ async fn servers_that_know_each_other_start_a_job_at_once_wherever_a_worker_wait
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_tells_another_of_a_job_whose_kind_only_workers_of_that_one_take() {
+    let place = tempfile::tempdir().expect("a directory");
+    let (url, prefix) = (servers::elasticsearch().await.url(), servers::fresh_prefix("kinds"));
+    let engine = Engine::Elasticsearch { urls: vec![url.to_owned()], prefix: prefix.clone() };
+    let [first, second] = pair(&engine, place.path(), [&ADVERTISED, &ADVERTISED]).await;
+    // From now on, no search finds a job that is written.
+    let settings = json!({"index": {"refresh_interval": "-1"}});
+    let put = reqwest::Client::new().put(format!("{url}/{prefix}jobs/_settings")).json(&settings).send().await;
+    assert!(put.expect("an answer").status().is_success());
+    let usual = json!({"worker_id": "v", "queues": ["q"], "kinds": ["usual"], "wait_ms": 60_000});
+    let rare = json!({"worker_id": "w", "queues": ["q"], "kinds": ["rare", "rarer"], "wait_ms": 60_000});
+    let worker = async {
+        for number in 0..3 {
+            let (status, claimed) = post(&second, "/v1/claims", &rare).await;
+            assert_eq!((status, claimed["jobs"].as_array().map(Vec::len)), (200, Some(1)), "{number}: {claimed}");
+            assert_eq!(claimed["jobs"][0]["kind"], "rare");
+        }
+    };
+    let client = async {
+        // Ends with the worker: the first jobs may come before its server is known to have one.
+        loop {
+            assert_eq!(post(&first, "/v1/jobs", &json!({"queue": "q", "kind": "rare"})).await.0, 201);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::select! {
+        () = worker => {}
+        () = client => {}
+        (_, claimed) = post(&first, "/v1/claims", &usual) => panic!("there are no such jobs: {claimed}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn servers_that_do_not_know_where_others_are_or_have_another_secret_say_so() {
     let place = tempfile::tempdir().expect("a directory");
     let urls = vec![servers::elasticsearch().await.url().to_owned()];

@@ -110,6 +110,14 @@ fn a_worker_that_takes_too_much_memory_restarts_after_a_job() {
 fn a_worker_runs_jobs_of_the_kinds_that_it_is_told() {
     let bed = Bed::start();
     let _worker = Started::of(&mut command(&bed, &["--kinds", "report,mail"]));
+    let other = bed.submit(&["--priority", "9"], "true");
     let id = bed.submit(&["--kind", "mail"], "true");
     bed.run(&["wait", &id]).expect(0);
+    let why = bed.run(&["explain", &other]).expect(0).stdout();
+    assert!(why.contains("takes those of the kind `shell`"), "{why}");
+    assert_eq!((&bed.job(&other)["state"], &bed.job(&other)["attempt"]), (&"available".into(), &0.into()));
+    let workers = bed.run(&["workers"]).expect(0).stdout();
+    assert!(workers.contains("mail report"), "{workers}");
+    let _shell = Started::of(&mut command(&bed, &[]));
+    bed.run(&["wait", &other]).expect(0);
 }

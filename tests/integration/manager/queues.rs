@@ -17,6 +17,8 @@ cases! {
     a_queues_rule_for_orphans_is_kept_and_removed,
     a_job_that_needs_more_than_is_offered_waits_for_a_worker_that_has_it,
     a_job_that_requires_a_label_waits_for_the_worker_that_offers_it_and_others_overtake_it,
+    a_claim_takes_only_jobs_of_the_kinds_that_it_names_and_others_wait_for_who_takes_theirs,
+    a_job_of_a_rare_kind_starts_behind_any_number_of_others_of_its_queue,
     a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks,
     a_job_says_how_it_is_doing_in_every_state,
     jobs_that_ended_count_for_their_queue_for_as_long_as_the_window_lasts,
@@ -149,6 +151,98 @@ async fn a_job_that_requires_a_label_waits_for_the_worker_that_offers_it_and_oth
     given.delivered();
     site.submit(new_job()).await;
     any.await.expect("no panic").expect("answered").delivered();
+}
+
+fn of_kind(name: &str, priority: i64) -> NewJob {
+    let spec = JobSpec::new(queue(), Kind::new(name).expect("a name"));
+    NewJob::of(JobSpec { priority: Priority::new(priority).expect("ok"), ..spec })
+}
+
+fn taking(kinds: &[&str], max_jobs: usize) -> ClaimRequest {
+    let kinds = kinds.iter().map(|name| Kind::new(name).expect("a name")).collect();
+    ClaimRequest { kinds, ..claim(max_jobs) }
+}
+
+async fn a_claim_takes_only_jobs_of_the_kinds_that_it_names_and_others_wait_for_who_takes_theirs(site: Site) {
+    let mail = site.submit(of_kind("mail", 9)).await.versioned.job.id.clone();
+    let report = site.submit(of_kind("report", 0)).await.versioned.job.id.clone();
+    let ids = |claimed: Vec<Versioned>| claimed.iter().map(|found| found.job.id.clone()).collect::<Vec<_>>();
+    let reports = || ClaimRequest { wait: PATIENCE, ..taking(&["other", "report"], 10) };
+    assert_eq!(ids(site.claim(reports()).await), [report]);
+    let why = site.manager.explain(&mail).await.expect("explained");
+    assert_eq!((why.runnable, why.reasons[0].code.as_str()), (true, "kind_not_taken"), "{why:?}");
+    let seen = site.manager.worker(&worker("w")).await.expect("answered").expect("known");
+    assert_eq!(seen.kinds, reports().kinds);
+    assert!(site.claim(taking(&["report"], 10)).await.is_empty());
+
+    // A new job goes to the claim that takes its kind, whoever has waited longer, and with the end of another job.
+    let waiting = |request: ClaimRequest| {
+        let manager = site.manager.clone();
+        tokio::spawn(async move { manager.claim(request).await })
+    };
+    let other = waiting(ClaimRequest { wait: PATIENCE, ..taking(&["other"], 1) });
+    until("a waiting claim", async || site.manager.waiting_claims() == 1).await;
+    let first = waiting(ClaimRequest { wait: PATIENCE, ..taking(&["report"], 1) });
+    until("both wait", async || site.manager.waiting_claims() == 2).await;
+    let second = site.submit(of_kind("report", 0)).await.versioned.job.id.clone();
+    let given = taken(first.await.expect("no panic").expect("answered")).remove(0);
+    assert_eq!(given.job.id, second);
+    let finish = Finish { id: second, fence: given.job.fence, outcome: completed("1") };
+    let next = ClaimRequest { wait: PATIENCE, ..taking(&["mail", "report"], 9) };
+    let (ended, claimed) = site.manager.finish_and_claim(&worker("w"), vec![finish], next).await;
+    assert!(ended.iter().all(Result::is_ok));
+    assert_eq!(ids(taken(claimed.expect("answered"))), [mail]);
+    let last = site.submit(of_kind("other", 0)).await.versioned.job.id.clone();
+    assert_eq!(ids(taken(other.await.expect("no panic").expect("answered"))), [last]);
+
+    // A repeated call gets the jobs of the first answer.
+    let again = site.submit(of_kind("mail", 0)).await.versioned.job.id.clone();
+    let named = || ClaimRequest { kinds: taking(&["mail"], 1).kinds, wait: PATIENCE, ..named("call") };
+    assert_eq!(ids(site.claim(named()).await), std::slice::from_ref(&again));
+    site.submit(of_kind("mail", 0)).await;
+    assert_eq!(ids(site.claim(ClaimRequest { repeated: true, ..named() }).await), [again]);
+}
+
+async fn a_job_of_a_rare_kind_starts_behind_any_number_of_others_of_its_queue(site: Site) {
+    /// More than this manager keeps of a queue.
+    const USUAL: usize = 1_000;
+    let (store, clock) = (Arc::clone(&site.store), Arc::clone(&site.clock) as Arc<dyn Clock>);
+    let manager = Manager::start(store, clock, ManagerConfig { candidates_per_queue: 100, ..config() });
+    let submit = async |jobs: Vec<NewJob>| {
+        let submitted = manager.submit(&caller(), jobs).await;
+        submitted.into_iter().map(|job| job.expect("taken").job.versioned.job.id.clone()).collect::<Vec<_>>()
+    };
+    submit(vec![of_kind("usual", 9); USUAL]).await;
+    let rare = submit(vec![of_kind("rare", 0); 3]).await;
+    site.engine.settle().await;
+    let claim = async |kinds: &[&str], max_jobs: usize| {
+        let claimed = manager.claim(ClaimRequest { wait: PATIENCE, ..taking(kinds, max_jobs) }).await;
+        taken(claimed.expect("answered")).into_iter().map(|job| job.job.id.clone()).collect::<Vec<_>>()
+    };
+    let mut found = claim(&["rare"], 2).await;
+    found.extend(claim(&["rare", "none"], 2).await);
+    found.sort();
+    let mut all = rare.clone();
+    all.sort();
+    assert_eq!(found, all);
+    // One that is submitted while the claim waits starts as well.
+    let waiting = {
+        let manager = manager.clone();
+        let request = ClaimRequest { wait: PATIENCE, ..taking(&["rare"], 1) };
+        tokio::spawn(async move { manager.claim(request).await })
+    };
+    until("a waiting claim", async || manager.waiting_claims() == 1).await;
+    let late = submit(vec![of_kind("rare", -5)]).await;
+    let given = taken(waiting.await.expect("no panic").expect("answered"));
+    assert_eq!(given.iter().map(|job| job.job.id.clone()).collect::<Vec<_>>(), late);
+    let mut usual = 0;
+    while usual < USUAL {
+        let some = claim(&[], 200).await;
+        assert!(!some.is_empty());
+        usual += some.len();
+    }
+    assert_eq!(usual, USUAL, "each once");
+    manager.shutdown().await;
 }
 
 async fn a_waiting_job_says_how_many_go_before_it_and_that_nobody_asks(site: Site) {

@@ -137,3 +137,37 @@ async fn a_manager_without_workers_has_no_share() {
     }
     assert_eq!(second, jobs);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_goes_to_the_manager_whose_worker_takes_its_kind_wherever_it_was_submitted() {
+    let server = servers::elasticsearch().await;
+    let pair = Pair::new([server.url(); 2]).await;
+    let taking = |number: usize, kind: &str| ClaimRequest {
+        worker_id: worker(["first", "second"][number]),
+        kinds: vec![Kind::new(kind).expect("a name")],
+        wait: SOON,
+        ..claim(JOBS)
+    };
+    let submit = async |kind: &str| {
+        let spec = JobSpec::new(queue(), Kind::new(kind).expect("a name"));
+        let submitted = pair.managers[0].submit(&caller(), vec![NewJob::of(spec); JOBS]).await;
+        engines::refresh(&*pair.store).await;
+        submitted.into_iter().map(|job| job.expect("taken").job.versioned.job.id.clone()).collect::<BTreeSet<_>>()
+    };
+    // All at the first, half of them of a kind that only the second's worker takes.
+    let (usual, rare) = (submit("usual").await, submit("rare").await);
+    let (mut by_first, mut by_second) = (BTreeSet::new(), BTreeSet::new());
+    let deadline = Instant::now() + AMPLE;
+    while by_first.len() < JOBS || by_second.len() < JOBS {
+        assert!(Instant::now() < deadline, "{} and {} of {JOBS}", by_first.len(), by_second.len());
+        let claims =
+            [(0, "usual"), (1, "rare")].map(|(number, kind)| pair.managers[number].claim(taking(number, kind)));
+        let [first, second] = claims;
+        let (first, second) = tokio::join!(first, second);
+        by_first.extend(first.map(taken).expect("answered").into_iter().map(|job| job.job.id.clone()));
+        by_second.extend(second.map(taken).expect("answered").into_iter().map(|job| job.job.id.clone()));
+        // What is left lying may be taken by either.
+        pair.clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!((by_first, by_second), (usual, rare));
+}

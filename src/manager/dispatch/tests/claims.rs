@@ -2,6 +2,14 @@
 
 use super::*;
 
+/// A due job whose payload has this many bytes.
+pub(super) fn of_bytes(id: &str, priority: i64, bytes: usize) -> Versioned {
+    let mut large = job("a", id, priority, 0);
+    let bytes = u32::try_from(bytes).expect("a length");
+    Arc::make_mut(&mut large.job).payload = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::new_v4()), bytes });
+    large
+}
+
 #[test]
 fn a_claim_that_states_resources_takes_the_most_urgent_of_all_its_queues_and_none_of_a_paused_one() {
     for names in [["a", "b", "c"], ["c", "b", "a"]] {

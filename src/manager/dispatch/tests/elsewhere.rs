@@ -15,7 +15,12 @@ fn of_share(bench: &Bench, is_own: bool, name: &str, priority: i64, after: i64) 
 /// A manager with settled workers for the queue `a`.
 fn member(name: &str) -> Member {
     let workers: BTreeMap<_, _> = [(queue("a"), 4)].into();
-    Member { name: RecordName::new(name).expect("a name"), settled: workers.clone(), workers }
+    Member {
+        name: RecordName::new(name).expect("a name"),
+        settled: workers.clone(),
+        workers,
+        kinds: KindsByQueue::new(),
+    }
 }
 
 /// A dispatch of one of two managers, both with workers for the queue `a`, that holds these jobs of its own.
@@ -126,11 +131,11 @@ fn what_was_let_in_is_dropped_by_the_next_look() {
 #[test]
 fn a_claim_that_does_not_wait_takes_any_job() {
     let bench = shared(&[]);
-    let look = bench.dispatch.begin_reach_out(&queue("a")).expect("there is another manager");
+    let look = bench.dispatch.begin_reach_out(&queue("a"), &[]).expect("there is another manager");
     let found = bench.dispatch.may_go_first(&queue("a"), &look, vec![of_share(&bench, false, "foreign", 0, 0)]);
     bench.dispatch.let_in(&queue("a"), found, |_| true);
     assert_eq!(bench.take_names(10), ["foreign"]);
-    assert!(self::bench(100, None).dispatch.begin_reach_out(&queue("a")).is_none(), "nobody else is there");
+    assert!(self::bench(100, None).dispatch.begin_reach_out(&queue("a"), &[]).is_none(), "nobody else is there");
 }
 
 #[test]
@@ -252,7 +257,7 @@ fn a_job_of_another_that_a_claim_is_written_for_is_not_let_in_again() {
 fn a_claim_that_does_not_wait_is_given_no_job_of_a_paused_queue() {
     let bench = shared(&[]);
     bench.pause(&["a"]);
-    assert!(bench.dispatch.begin_reach_out(&queue("a")).is_none());
+    assert!(bench.dispatch.begin_reach_out(&queue("a"), &[]).is_none());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Claims that jobs are being written for.
 
+use super::claims::of_bytes;
 use super::*;
 
 impl Bench {

@@ -51,8 +51,15 @@ fn failed(job: &Job, now: i64) -> Job {
 
 /// A worker waits that has room for anything.
 fn facts(job: Job, now: i64) -> Facts {
-    let claimants =
-        Claimants { last_at: Some(at(now)), lately: 1, able: 1, with_room: 1, waiting: 1, ..Claimants::default() };
+    let claimants = Claimants {
+        last_at: Some(at(now)),
+        lately: 1,
+        of_kind: 1,
+        able: 1,
+        with_room: 1,
+        waiting: 1,
+        ..Claimants::default()
+    };
     let settings = QueueSettings::default();
     Facts {
         job: Arc::new(job),
@@ -200,11 +207,26 @@ fn a_queue_that_nobody_asks_for_is_told_from_one_that_nobody_asks_for_any_more()
 #[test]
 fn a_job_that_is_too_large_for_every_worker_says_what_the_largest_offers() {
     let most_offered = [("memory_mib".to_owned(), 2048)].into();
-    let claimants = Claimants { last_at: Some(at(5)), lately: 3, able: 3, most_offered, ..Claimants::default() };
+    let claimants =
+        Claimants { last_at: Some(at(5)), lately: 3, of_kind: 3, able: 3, most_offered, ..Claimants::default() };
     let facts = Facts { claimants, ..facts(needing(4096), 5) };
     let expected = "It needs more than any worker that claims jobs of the queue `q` offers: 4096 of memory_mib, \
                     where the most that any offers is 2048.";
     assert_eq!(said(&facts), [expected]);
+}
+
+#[test]
+fn a_job_of_a_kind_that_no_worker_takes_says_so() {
+    let claimants = Claimants { last_at: Some(at(5)), lately: 3, ..Claimants::default() };
+    let facts = Facts { claimants, ..facts(submitted(spec(), 0, None), 5) };
+    let kind = &spec().kind;
+    assert_eq!(
+        said(&facts),
+        [format!("No worker that claims jobs of the queue `q` takes those of the kind `{kind}`.")]
+    );
+    let reason = explain(&facts).reasons.remove(0);
+    let evidence = json!({ "queue": "q", "kind": kind, "workers": 3 });
+    assert_eq!((reason.code.as_str(), Value::Object(reason.evidence)), ("kind_not_taken", evidence));
 }
 
 #[test]
@@ -214,7 +236,7 @@ fn a_job_says_which_of_its_requirements_no_worker_meets() {
     let conditions = Conditions { requires: requires.clone(), ..Conditions::default() }.stored();
     let job = submitted(JobSpec { conditions, resources: [("gpus".to_owned(), 2)].into(), ..spec() }, 0, None);
     let of = |claimants| Facts { claimants, ..facts(job.clone(), 5) };
-    let none = Claimants { last_at: Some(at(5)), lately: 3, ..Claimants::default() };
+    let none = Claimants { last_at: Some(at(5)), lately: 3, of_kind: 3, ..Claimants::default() };
     let unmet = of(Claimants { unmet: requires[..2].to_vec(), ..none.clone() });
     let expected = "No worker that claims jobs of the queue `q` offers hw = fpga; os in (linux, darwin).";
     assert_eq!(said(&unmet), [expected]);
@@ -231,7 +253,8 @@ fn a_job_says_which_of_its_requirements_no_worker_meets() {
 
 #[test]
 fn a_job_whose_workers_have_their_hands_full_says_so_and_how_many_go_before_it() {
-    let claimants = Claimants { last_at: Some(at(5)), lately: 2, able: 2, with_room: 2, ..Claimants::default() };
+    let claimants =
+        Claimants { last_at: Some(at(5)), lately: 2, of_kind: 2, able: 2, with_room: 2, ..Claimants::default() };
     let busy = Facts { claimants, ahead: 12, ..facts(submitted(spec(), 0, None), 5) };
     assert!(explain(&busy).runnable);
     let expected = [

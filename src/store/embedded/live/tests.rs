@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::super::arbitrary;
 use super::*;
-use crate::job::{JobSpec, Owner};
+use crate::job::{JobSpec, Kind, Owner};
 use crate::query::dispatch_key;
 use crate::store::{Place, Version};
 
@@ -76,14 +76,14 @@ proptest! {
         let (mut plain, mut indexed) = (Live::default(), Live::default());
         for (number, (mut head, by)) in heads.into_iter().zip(owned_by).enumerate() {
             if number == made_after {
-                indexed.index_by_owner(&queue);
+                indexed.make_index(Index::Owner, &queue);
             }
             let spec = JobSpec { owner: owner(by), ..(*head.job.spec).clone() };
             Arc::make_mut(&mut head.job).spec = Arc::new(spec);
             plain.put(head.clone());
             indexed.put(head);
         }
-        indexed.index_by_owner(&queue);
+        indexed.make_index(Index::Owner, &queue);
 
         let found = |live: &Live| {
             let found = live.dispatch(&filter, None).filter(|head| filter.matches(&head.job));
@@ -99,6 +99,35 @@ proptest! {
         let counted: std::collections::BTreeMap<Option<String>, u64> =
             counted.into_iter().map(|group| (group.values[0].clone(), group.count)).collect();
         prop_assert_eq!(counted, counts);
+    }
+
+    #[test]
+    fn an_index_by_kind_has_what_all_jobs_have_whenever_it_was_made(
+        heads in heads(),
+        made_after in 0..40_usize,
+        of_kinds in prop::collection::vec(0..3_u8, 40),
+        wanted in prop::collection::vec(0..3_u8, 1..3),
+        latest in option::of(0..5_i64),
+    ) {
+        let kind = |number: u8| Kind::new(format!("kind-{number}")).expect("a name");
+        let kinds = wanted.into_iter().map(kind).collect();
+        let filter = Filter { kinds, ..available(&[1], latest) };
+        let queue = filter.queues[0].clone();
+        let (mut plain, mut indexed) = (Live::default(), Live::default());
+        for (number, (mut head, of_kind)) in heads.into_iter().zip(of_kinds).enumerate() {
+            if number == made_after {
+                indexed.make_index(Index::Kind, &queue);
+            }
+            let spec = JobSpec { kind: kind(of_kind), ..(*head.job.spec).clone() };
+            Arc::make_mut(&mut head.job).spec = Arc::new(spec);
+            plain.put(head.clone());
+            indexed.put(head);
+        }
+        indexed.make_index(Index::Kind, &queue);
+        let all = |live: &Live| live.dispatch(&filter, None).map(|head| head.job.clone()).collect::<Vec<_>>();
+        let found = all(&indexed);
+        prop_assert!(found.iter().all(|job| filter.matches(job)), "it has no jobs of other kinds");
+        prop_assert_eq!(all(&plain).into_iter().filter(|job| filter.matches(job)).collect::<Vec<_>>(), found);
     }
 
     #[test]
