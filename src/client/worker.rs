@@ -140,7 +140,8 @@ async fn claim(
 }
 
 /// Returns whether a server refused a call since it is of a version whose claims name no kinds, as one may be while the
-/// servers are upgraded. The call is made again without them: such a server hands out jobs of any kind, as it always has.
+/// servers are upgraded. The call is made again without them: such a server hands out jobs of any kind, as it always
+/// has.
 fn knows_no_kinds(error: &ClientError, field: &str) -> bool {
     let ClientError::Problem { problem, .. } = error else { return false };
     problem.errors.iter().any(|fault| fault.field == field && fault.message.starts_with("unknown field"))

@@ -237,6 +237,14 @@ impl Hints {
         self.news.notify_one();
     }
 
+    /// Returns whether this manager or another one that runs has no address, so that the one is told of nothing by the
+    /// other.
+    pub(crate) fn is_any_without_address(&self) -> bool {
+        let receivers = self.receivers.lock();
+        let others = receivers.without + receivers.addresses.len();
+        others > 0 && (self.own.is_none() || receivers.without > 0)
+    }
+
     /// Returns what is wrong between this manager and the others, each as a sentence.
     fn troubles(&self) -> Vec<String> {
         let receivers = self.receivers.lock();

@@ -166,13 +166,14 @@ impl Manager {
             clock,
         });
         let manager = Self { shared };
-        let [filling, surveying, listing, meeting, limiting, unique, ordering, lines, swept] =
-            [(); 9].map(|()| manager.clone());
+        let [filling, surveying, listing, meeting, limiting, unique, ordering, lines, swept, recalling] =
+            [(); 10].map(|()| manager.clone());
         let tasks = &manager.shared.tasks;
         tasks.spawn(async move { filling.keep_filled().await });
         tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval).await });
         tasks.spawn(async move { listing.keep_queues_known().await });
         tasks.spawn(async move { meeting.keep_members_known().await });
+        tasks.spawn(async move { recalling.keep_recalled().await });
         tasks.spawn(limiting.keep_limits(slot_requests));
         tasks.spawn(unique.keep_unique_keys());
         tasks.spawn(ordering.keep_order(order_requests));

@@ -51,8 +51,8 @@ pub struct ClaimJobs {
     )]
     #[schema(value_type = OfferedLabels, example = json!({"hw": "fpga", "build": "43"}))]
     pub labels: BTreeMap<String, String>,
-    /// The kinds of the jobs to claim, at most 64. Jobs of other kinds are not claimed. When empty, the worker takes jobs
-    /// of any kind.
+    /// The kinds of the jobs to claim, at most 64. Jobs of other kinds are not claimed. When empty, the worker takes
+    /// jobs of any kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Kind>, max_items = 64, example = json!(["report", "mail"]))]
     pub kinds: Vec<String>,
@@ -169,8 +169,8 @@ pub struct ClaimNext {
     )]
     #[schema(value_type = OfferedLabels, example = json!({"hw": "fpga", "build": "43"}))]
     pub labels: BTreeMap<String, String>,
-    /// The kinds of the jobs to claim, at most 64. Jobs of other kinds are not claimed. When empty, the worker takes jobs
-    /// of any kind.
+    /// The kinds of the jobs to claim, at most 64. Jobs of other kinds are not claimed. When empty, the worker takes
+    /// jobs of any kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Kind>, max_items = 64, example = json!(["report", "mail"]))]
     pub kinds: Vec<String>,

@@ -1,11 +1,11 @@
 //! Claims that name the kinds of jobs that they take.
 //!
-//! Most claims find a job of one of their kinds at the head of a queue, and cost what others do. The first that does not
-//! makes an index of the lane's candidates by kind, so that no claim steps over those of other kinds. Jobs of a kind may
-//! also lie in the store, behind more jobs of other kinds than a lane keeps; claims that name the kind would wait until
-//! those have gone. So the store is searched for the kinds of which the lane has none, each for itself, and what it has
-//! is kept *beyond* the end of the lane: it is for claims that name its kind, since for all others it would overtake the
-//! jobs that are missing before it.
+//! Most claims find a job of one of their kinds at the head of a queue, and cost what others do. The first that does
+//! not makes an index of the lane's candidates by kind, so that no claim steps over those of other kinds. Jobs of a kind
+//! may also lie in the store, behind more jobs of other kinds than a lane keeps; claims that name the kind would wait
+//! until those have gone. So the store is searched for the kinds of which the lane has none, each by itself, and what it
+//! has is kept *beyond* the end of the lane: it is for claims that name its kind, since for all others it would overtake
+//! the jobs that are missing before it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;

@@ -3,26 +3,36 @@
 //!
 //! A worker waits for recalls with one call, however many jobs it runs. Each acknowledged write that takes a lease away
 //! or requests a cancellation wakes the call of the worker that holds the lease; where that waits at another manager of
-//! the store, all others are told by a hint. A call begins with a look at the worker's leases, so that nothing is
-//! missed between two calls, whichever managers they are made at. A recall is only a hint to the worker: the heartbeats
-//! say the same, later, and the fence decides.
+//! the store, all others are told by a hint, or find requested cancellations by a search where they cannot be told. A
+//! call begins with a look at the worker's leases, so that nothing is missed between two calls, whichever managers they
+//! are made at. A recall is only a hint to the worker: the heartbeats say the same, later, and the fence decides.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use tracing::debug;
 use utoipa::ToSchema;
 
-use crate::job::{Fence, Job, JobId, State, WorkerId};
+use crate::job::{Fence, Job, JobId, JobState, State, WorkerId};
 use crate::manager::Manager;
 use crate::manager::request::ManagerError;
 use crate::manager::work::write::Acknowledged;
+use crate::query::kql::Expression;
+use crate::query::{Direction, Filter, Query, Search, Sort, SortField, SortKey};
+use crate::store::StoreError;
 
 /// The most recalls that one call is answered with. The look at the beginning of the next call finds the others.
 const MAX_RECALLS: usize = 1_000;
+
+/// The time between two looks for requested cancellations that other managers tell nobody of.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The most jobs that one look finds. The next one goes on after them.
+const MAX_FOUND: usize = 500;
 
 /// The word to a worker that an attempt has to end early.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -102,6 +112,10 @@ impl RecallCalls {
         RecallCall { calls: self, worker: worker.clone(), waiting }
     }
 
+    fn are_none(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
     /// Tells the calls of the worker, and returns whether there is one.
     fn tell(&self, recall: &Recall) -> bool {
         let calls = self.0.lock();
@@ -115,6 +129,17 @@ impl RecallCalls {
         }
         true
     }
+}
+
+/// How far the looks for requested cancellations have come.
+#[derive(Default)]
+struct Look {
+    /// The key after which the next look goes on.
+    after: Option<SortKey>,
+    /// The attempts whose workers were told, as far as the last looks have found them.
+    told: HashSet<(JobId, Fence)>,
+    /// Those that were found since the looks began with the first job.
+    seen: HashSet<(JobId, Fence)>,
 }
 
 impl Drop for RecallCall<'_> {
@@ -191,6 +216,55 @@ impl Manager {
         let mut elsewhere: Vec<Recall> = writes.iter().filter_map(of_write).collect();
         elsewhere.retain(|recall| !self.shared.work.recalls.tell(recall));
         self.shared.hints.keep_recalls(&elsewhere);
+    }
+
+    /// Runs the background task that looks for requested cancellations of running jobs whose workers wait here, where
+    /// other managers cannot tell of them since they or this one have no address.
+    ///
+    /// It is one search a second while any call waits, of few jobs: those that run although their cancellation is
+    /// requested. It is not by the time of the request, since that is of another manager's clock.
+    pub(crate) async fn keep_recalled(&self) {
+        let mut look = Look::default();
+        while !self.shared.store.is_exclusive() {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = self.shared.stopping.cancelled() => return,
+            }
+            if self.shared.work.recalls.are_none() || !self.shared.hints.is_any_without_address() {
+                look = Look::default();
+                continue;
+            }
+            if let Err(error) = self.look_for_cancellations(&mut look).await {
+                debug!(%error, "cannot look for requested cancellations; heartbeats tell of them");
+            }
+        }
+    }
+
+    async fn look_for_cancellations(&self, look: &mut Look) -> Result<(), StoreError> {
+        let Ok(expression) = Expression::parse("cancel_requested_at: *") else { return Ok(()) };
+        let query = Some(Query { expression: Arc::new(expression), now: self.shared.clock.now() });
+        let filter = Filter { states: vec![JobState::Running], query, ..Filter::default() };
+        let (sort, after) = (Sort::By(SortField::CreatedAt, Direction::Ascending), look.after.take());
+        let found = self.shared.store.search(&Search { filter, sort, after, limit: MAX_FOUND }).await?;
+        for found in &found {
+            let job = &found.job;
+            let State::Running(running) = &job.state else { continue };
+            let attempt = (job.id.clone(), job.fence);
+            let worker_id = running.lease.worker_id.clone();
+            let recall =
+                Recall { worker_id, id: job.id.clone(), fence: job.fence, reason: RecallReason::CancelRequested };
+            // A worker that was told may take its time to end the attempt.
+            if look.told.contains(&attempt) || self.shared.work.recalls.tell(&recall) {
+                look.seen.insert(attempt);
+            }
+        }
+        look.after = found.last().filter(|_| found.len() >= MAX_FOUND).map(|last| sort.key(&last.job));
+        if look.after.is_none() {
+            look.told = std::mem::take(&mut look.seen);
+        } else {
+            look.told.extend(look.seen.iter().cloned());
+        }
+        Ok(())
     }
 
     /// Takes recalls that another manager tells of, for the workers that wait here.

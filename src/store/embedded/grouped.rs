@@ -1,5 +1,5 @@
-//! The available jobs of a queue by owner or by kind, but for held ones, for searches in the order of dispatch that name
-//! owners or kinds.
+//! The available jobs of a queue by owner or by kind, but for held ones, for searches in the order of dispatch that
+//! name owners or kinds.
 //!
 //! Only queues that were searched so have this index: it is made by the first such search and kept up to date from then
 //! on, until no job of the queue is available. So it costs nothing for all other queues.

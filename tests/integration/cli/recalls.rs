@@ -58,6 +58,23 @@ async fn a_worker_hears_of_a_cancellation_at_another_manager_of_the_same_elastic
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_hears_soon_of_a_cancellation_at_a_manager_that_cannot_tell_its_own() {
+    for (number, options) in [[&[][..], &[]], [&ADVERTISED, &[]], [&[], &ADVERTISED]].into_iter().enumerate() {
+        let place = tempfile::tempdir().expect("a directory");
+        let urls = vec![servers::elasticsearch().await.url().to_owned()];
+        let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix(&format!("untold{number}")) };
+        let [first, second] = pair(&engine, place.path(), options).await;
+        let _worker = patient_worker(place.path(), &second.url());
+        tokio::task::block_in_place(|| {
+            let (one, other) = (sleeper(place.path(), &second.url()), sleeper(place.path(), &second.url()));
+            cancel(place.path(), &first.url(), &one);
+            assert!(is_alive(&other.1), "the other job runs on");
+            cancel(place.path(), &first.url(), &other);
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_of_a_member_that_follows_hears_of_a_cancellation_at_another_one() {
     let trio = Trio::start();
     let leader = trio.leader(&[0, 1, 2]).await;
