@@ -1,11 +1,11 @@
 //! Claims that name the kinds of jobs that they take.
 //!
 //! Most claims find a job of one of their kinds at the head of a queue, and cost what others do. The first that does
-//! not makes an index of the lane's candidates by kind, so that no claim steps over those of other kinds. Jobs of a kind
-//! may also lie in the store, behind more jobs of other kinds than a lane keeps; claims that name the kind would wait
-//! until those have gone. So the store is searched for the kinds of which the lane has none, each by itself, and what it
-//! has is kept *beyond* the end of the lane: it is for claims that name its kind, since for all others it would overtake
-//! the jobs that are missing before it.
+//! not makes an index of the lane's candidates by kind, so that no claim steps over those of other kinds. Jobs of a
+//! kind may also lie in the store, behind more jobs of other kinds than a lane keeps; claims that name the kind would
+//! wait until those have gone. So the store is searched for the kinds of which the lane has none, each by itself, and
+//! what it has is kept *beyond* the end of the lane: it is for claims that name its kind, since for all others it
+//! would overtake the jobs that are missing before it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -24,8 +24,10 @@ const MOST_KINDS: usize = 256;
 /// The most jobs of one kind that a search finds, and that are kept beyond the end of a lane.
 pub(super) const BEYOND: usize = 500;
 
-/// The time between two searches for a kind of which a claim has found no job.
+/// The time between two searches for a kind of which a claim has found no job: of all its jobs, and of those after the
+/// last hit of a search that was cut off.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+const GO_ON_AFTER: Duration = Duration::from_millis(50);
 
 /// Candidates by kind, by their places in an order.
 pub(super) struct ByKind<P>(HashMap<Kind, BTreeSet<P>, RandomState>);
@@ -118,7 +120,7 @@ impl Wanted {
 
     /// Returns when the store is to be searched for the kind.
     pub(super) fn next_look(&self) -> Option<Timestamp> {
-        self.looked_at.map(|at| if self.end.is_some() { at } else { at.plus(LOOK_EVERY) })
+        self.looked_at.map(|at| at.plus(if self.end.is_some() { GO_ON_AFTER } else { LOOK_EVERY }))
     }
 }
 

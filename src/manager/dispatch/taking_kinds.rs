@@ -220,9 +220,8 @@ impl Dispatch {
         due.truncate(SEARCHES);
         let searches = due.into_iter().filter_map(|(_, kind)| {
             let wanted = kinds.wanted.get_mut(&kind)?;
-            // A search engine still shows jobs that were claimed since, so to go on finds more.
-            let goes_on = self.shared.config.poll_interval.is_some() && now.since(wanted.from_first_at) < RESTART;
-            let after = wanted.end.take().filter(|_| goes_on);
+            // To go on finds more, where the first jobs are held here, or where searches still show claimed ones.
+            let after = wanted.end.take().filter(|_| now.since(wanted.from_first_at) < RESTART);
             if after.is_none() {
                 wanted.from_first_at = now;
             }

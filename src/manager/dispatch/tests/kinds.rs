@@ -152,6 +152,24 @@ async fn a_kind_of_which_a_full_lane_has_none_is_searched_for_and_overtakes_no_o
 }
 
 #[test]
+fn a_search_for_a_kind_that_was_cut_off_goes_on_after_its_last_hit_and_begins_anew_after_a_while() {
+    let bench = bench(4, None);
+    bench.fill((0..9).map(|number| of_kind("usual", &format!("u{number}"), 1, 0)));
+    assert!(bench.take_kinds(&["rare"], 1).is_empty());
+    let page: Vec<Versioned> = (0..4).map(|number| of_kind("rare", &format!("r{number}"), 0, number - 9)).collect();
+    assert_eq!(bench.search_for_kinds(&page), ["rare"]);
+    bench.dispatch.add([of_kind("rare", "r9", 0, 0)]);
+    assert_eq!(bench.take_kinds(&["rare"], 9), ["r0", "r1", "r2", "r3"], "others may be missing before the last");
+    assert_eq!(bench.search_for_kinds(&[]), [""; 0], "there is a pause between two searches");
+    for (after, from) in [(50, Some(Sort::Dispatch.key(&page[3].job))), (2_000, None)] {
+        bench.clock.advance(Duration::from_millis(after));
+        let looks = bench.dispatch.begin_look_for_kinds(&queue("a")).expect("a search is due");
+        assert_eq!(looks.searches[0].after, from);
+        bench.dispatch.end_look_for_kind(&queue("a"), &looks.searches[0], page.clone(), |_| false);
+    }
+}
+
+#[test]
 fn a_job_that_was_kept_behind_the_end_of_a_lane_joins_the_others_when_the_end_has_come_to_it() {
     let bench = bench(2, None);
     bench.fill((0..3).map(|number| of_kind("usual", &format!("u{number}"), 1, 0)));
