@@ -48,9 +48,9 @@ const INCOMING_DATABASE: &str = "store.incoming";
 const INCOMING_FILE: &str = "leasehold.incoming";
 const OLD_DATABASE: &str = "store.old";
 
-/// How the names begin of what may be in a directory before there is a store: parts of one, the marker of a run, hidden
-/// files, and what a file system puts at its root.
-const OWN_NAMES: [&str; 8] = ["leasehold.", "store", "log", "audit", "output", "run.json", ".", "lost+found"];
+/// How the names begin of what may be in a directory before there is a store: parts of one, the marker of a run, the
+/// folders of runs that `leasehold run` keeps in the same place, hidden files, and what a file system puts at its root.
+const OWN_NAMES: [&str; 9] = ["leasehold.", "store", "log", "audit", "output", "run.json", "run-", ".", "lost+found"];
 
 /// How much room there must be for a store to be opened, in bytes.
 const ROOM_BYTES: usize = 1 << 20;
