@@ -44,7 +44,7 @@ pub(super) fn run(args: &HelpArgs, program: clap::Command) -> Result<(), Failure
     if let [topic] = &args.words[..]
         && let Some((_, page)) = TOPICS.iter().find(|(name, _)| name == topic)
     {
-        return print(page.trim_end());
+        return print(without_comments(page).trim_end());
     }
     let mut found = built(program);
     for word in &args.words {
@@ -59,6 +59,21 @@ pub(super) fn run(args: &HelpArgs, program: clap::Command) -> Result<(), Failure
         })?;
     }
     Ok(found.print_long_help()?)
+}
+
+/// Returns a page without its comments, which are for tests, and the empty line after each.
+fn without_comments(page: &str) -> String {
+    let mut kept = String::new();
+    let mut lines = page.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line.starts_with("<!--") {
+            lines.next_if(|next| next.is_empty());
+        } else {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    kept
 }
 
 /// Write manual pages

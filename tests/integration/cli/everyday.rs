@@ -145,6 +145,8 @@ fn help_and_manual_pages_are_there_for_commands_and_topics() {
     let help = |words: &[&str]| run(place.path(), [&["help"], words].concat());
     assert!(help(&["schedule", "add"]).expect(0).stdout().contains("--every"));
     assert!(help(&["kql"]).expect(0).stdout().contains("state: failed"));
+    // Comments in a page are not for readers.
+    assert!(!help(&["schedules"]).expect(0).stdout().contains("<!--"));
     assert!(help(&["exit-codes"]).expect(0).stdout().contains("130"));
     assert!(help(&["no-such"]).expect(2).stderr().contains("topics are exit-codes, kql"));
     run(place.path(), ["man", "--dir", "man1"]).expect(0);

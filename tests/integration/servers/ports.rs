@@ -24,6 +24,6 @@ pub(crate) fn free() -> u16 {
 }
 
 /// Whether nobody listens on `port`.
-pub(super) fn is_free(port: u16) -> bool {
+pub(crate) fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
