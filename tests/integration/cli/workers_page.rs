@@ -1,10 +1,15 @@
 //! The workers of `docs/workers.md`, as they stand there.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use super::Bed;
 use crate::program::{Started, until};
+use crate::servers;
 
 const PAGE: &str = include_str!("../../../docs/workers.md");
 
@@ -15,26 +20,80 @@ fn block(language: &str) -> &'static str {
 }
 
 #[test]
-fn the_worker_in_python_runs_jobs_sends_their_output_and_fails_what_it_cannot_do() {
-    let bed = Bed::start();
-    let program = bed.path().join("worker.py");
-    fs::write(&program, block("python")).expect("written");
-    let mut command = Command::new("python3");
-    command.arg(&program).arg(bed.server.url()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let _worker = Started::of(&mut command);
+fn the_worker_in_python_keeps_all_the_rules() {
+    keeps_all_the_rules("python", Path::new("python3"), &["worker.py"]);
+}
 
-    let submit = |payload: &str| {
-        let words = ["submit", "--queue", "greetings", "--kind", "greet", "--max-attempts", "1", "--payload", payload];
-        bed.run(&words).expect(0).stdout().trim().to_owned()
-    };
-    let (good, bad) = (submit("{\"name\": \"Zo\u{eb}\"}"), submit("{}"));
-    until("both have ended", || {
-        [&good, &bad]
-            .iter()
-            .all(|id| ["completed", "failed"].contains(&bed.job(id)["state"].as_str().expect("a state")))
-    });
+#[test]
+fn the_worker_in_typescript_keeps_all_the_rules() {
+    keeps_all_the_rules("typescript", &servers::nodejs(), &["--experimental-strip-types", "worker.ts"]);
+}
+
+#[test]
+fn the_worker_for_the_shell_keeps_all_the_rules() {
+    keeps_all_the_rules("bash", Path::new("bash"), &["worker.sh"]);
+}
+
+/// A worker, and jobs that go well and badly, are cancelled, taken away, and under way while the server is away and when
+/// the worker is to stop.
+fn keeps_all_the_rules(language: &str, program: &Path, arguments: &[&str]) {
+    let mut bed = Bed::start();
+    let file = arguments.last().expect("a file");
+    fs::write(bed.path().join(file), block(language)).expect("written");
+    let mut command = Command::new(program);
+    command.args(arguments).arg(bed.server.url()).current_dir(bed.path());
+    command.env("LEASE_MS", "1500").env("TMPDIR", bed.path());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut worker = Started::of(&mut command);
+
+    // One that goes well, and one that cannot be done.
+    let (good, bad) = (greet(&bed, "{\"name\": \"Zo\u{eb}\"}"), greet(&bed, "{}"));
+    is(&bed, &good, "completed");
     assert_eq!(bed.job(&good)["result"]["greeting"], "hello, Zo\u{eb}");
     assert_eq!(bed.run(&["logs", &good]).expect(0).stdout(), "greeting Zo\u{eb}\n");
+    is(&bed, &bad, "failed");
     let error = &bed.job(&bad)["error"];
-    assert_eq!((&error["code"], &error["message"]), (&"exception".into(), &"KeyError('name')".into()));
+    assert_eq!(error["code"], "exception");
+    assert!(error["message"].as_str().is_some_and(|message| message.contains("name")), "{error}");
+
+    // One that is cancelled, and one that is taken away: the worker ends both, and is free for the next.
+    let cancelled = greet(&bed, "{\"name\": \"never\", \"seconds\": 3600}");
+    is(&bed, &cancelled, "running");
+    bed.run(&["cancel", &cancelled]).expect(0);
+    is(&bed, &cancelled, "cancelled");
+    let taken = greet(&bed, "{\"name\": \"nobody\", \"seconds\": 3600}");
+    is(&bed, &taken, "running");
+    bed.run(&["hold", &taken]).expect(0);
+    bed.run(&["release", &taken, "--reason", "a test"]).expect(0);
+    is(&bed, &taken, "available");
+
+    // A server that is away, with the lease that it has written, and answers that never came.
+    let patient = greet(&bed, "{\"name\": \"patience\", \"seconds\": 0.5}");
+    is(&bed, &patient, "running");
+    bed.server.kill();
+    bed.server.restart();
+    is(&bed, &patient, "completed");
+    assert_eq!(bed.job(&taken)["state"], "available", "it was not ended by the one that had lost it");
+
+    // The end of the worker is that of its job.
+    let last = greet(&bed, "{\"name\": \"and goodbye\", \"seconds\": 0.5}");
+    until("its work has begun", || bed.run(&["logs", &last]).stdout().contains("goodbye"));
+    worker.signal(Signal::SIGTERM);
+    worker.end().expect(0);
+    assert_eq!(bed.job(&last)["result"]["greeting"], "hello, and goodbye");
+}
+
+/// Submits a job for the worker.
+fn greet(bed: &Bed, payload: &str) -> String {
+    let words = ["submit", "--queue", "greetings", "--kind", "greet", "--max-attempts", "1", "--payload", payload];
+    bed.run(&words).expect(0).stdout().trim().to_owned()
+}
+
+/// Waits until a job is in a state.
+fn is(bed: &Bed, id: &str, state: &str) {
+    let mut job = Value::Null;
+    until(&format!("{id} is {state}"), || {
+        job = bed.job(id);
+        job["state"] == state
+    });
 }

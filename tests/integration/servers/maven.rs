@@ -54,7 +54,7 @@ fn maven(folder: &Path, arguments: &[&str]) -> Result<(), String> {
 /// The folder `name` of the cache, filled by `fill` if it is not there. Another test process that wants it at the same
 /// time waits for the lock; one that is killed half-way leaves nothing that looks finished, since a folder gets its
 /// name only when it is whole.
-fn cached(name: &str, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
+pub(super) fn cached(name: &str, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
     let root = root()?;
     let done = root.join(name);
     if done.is_dir() {
@@ -66,7 +66,7 @@ fn cached(name: &str, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<
     if done.is_dir() {
         return Ok(done);
     }
-    announce(&format!("fetching {name} from Maven Central into {}", root.display()));
+    announce(&format!("fetching {name} into {}", root.display()));
     let fresh = root.join(format!("{name}.unfinished"));
     if fresh.exists() {
         std::fs::remove_dir_all(&fresh).map_err(told)?;

@@ -21,6 +21,7 @@ mod docker;
 mod jdk;
 mod maven;
 mod node;
+mod nodejs;
 pub(crate) mod ports;
 mod tests;
 pub(crate) mod user;
@@ -33,6 +34,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::OnceCell;
 
 pub(crate) use cluster::Cluster;
+pub(crate) use nodejs::nodejs;
 
 use watchdog::Watched;
 
