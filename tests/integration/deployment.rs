@@ -1,6 +1,7 @@
 //! What the deployment files say agrees: with each other, with Cargo.toml, and with what the tests run against.
 
 mod members;
+mod page;
 
 use std::process::Stdio;
 

@@ -32,6 +32,15 @@ use shell::{Shell, Stand};
 const NOT_RUN: &[(&str, &str)] = &[
     ("README.md", "cargo run --release -- run examples/source-tree.jsonl"),
     ("README.md", "cargo test"),
+    (
+        "docs/deploying.md",
+        "curl --user elastic -X PUT https://es-1:9200/_security/role/leasehold \
+         -H 'content-type: application/json' --data @role.json",
+    ),
+    (
+        "docs/deploying.md",
+        "curl --user elastic -X POST https://es-1:9200/_security/api_key -H 'content-type: application/json' \\",
+    ),
     ("docs/kibana.md", "leasehold kibana install --kibana-url http://localhost:5601"),
     ("docs/safety.md", "bash .ci/nightly 1200 300000"),
 ];
@@ -55,6 +64,7 @@ macro_rules! pages {
 pages! {
     commands_of_the_readme: "README.md",
     commands_about_the_command_line: "docs/cli.md",
+    commands_about_deploying: "docs/deploying.md",
     commands_about_events: "docs/events.md",
     commands_about_kibana: "docs/kibana.md",
     commands_about_queries: "docs/kql.md",

@@ -115,6 +115,15 @@ pub(crate) async fn opensearch() -> &'static SearchServer {
     provided.await.as_ref().unwrap_or_else(|why| panic!("{}", advice("OpenSearch", "OPENSEARCH_URL", why)))
 }
 
+/// An Elasticsearch of its own, whose only user has this role. It ends when this is dropped.
+///
+/// # Panics
+/// When none can be started; it says why and what to install.
+pub(crate) async fn elasticsearch_with_role(role: &str) -> SearchServer {
+    let started = node::elasticsearch_with_role(role).await;
+    started.unwrap_or_else(|why| panic!("no Elasticsearch with security: {why}"))
+}
+
 /// An index prefix that no other test has, in this process or another, now or before.
 pub(crate) fn fresh_prefix(test: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);

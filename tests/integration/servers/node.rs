@@ -45,13 +45,26 @@ impl Distribution {
         (self.home, self.jdk.home)
     }
 
-    /// Starts a node with `settings` on top of those that every node here has.
+    /// Starts a node with `settings` on top of those that every node here has. It asks for no passwords.
     pub(super) fn start(
         &self,
         name: &str,
         heap_mib: u32,
         http_port: u16,
         settings: &[(&str, String)],
+    ) -> Result<Watched, String> {
+        let settings = [&[("xpack.security.enabled", "false".to_owned())], settings].concat();
+        self.start_with(name, heap_mib, http_port, &settings, &[])
+    }
+
+    /// Starts a node with `settings` and with `files` in the folder of its configuration.
+    fn start_with(
+        &self,
+        name: &str,
+        heap_mib: u32,
+        http_port: u16,
+        settings: &[(&str, String)],
+        files: &[(&str, String)],
     ) -> Result<Watched, String> {
         let folder = Folder::create(name)?;
         let server = folder.server();
@@ -63,6 +76,9 @@ impl Distribution {
             std::fs::copy(self.home.join("config").join(part), server.join("config").join(part)).map_err(told)?;
         }
         std::fs::write(server.join("config/elasticsearch.yml"), "").map_err(told)?;
+        for (file, text) in files {
+            std::fs::write(server.join("config").join(file), text).map_err(told)?;
+        }
 
         let mut command = Command::new(self.home.join("bin/elasticsearch"));
         command
@@ -76,7 +92,6 @@ impl Distribution {
             .env_remove("JAVA_TOOL_OPTIONS")
             .env_remove("JAVA_OPTS");
         let own = [
-            ("xpack.security.enabled", "false".to_owned()),
             ("cluster.routing.allocation.disk.threshold_enabled", "false".to_owned()),
             (MAX_SHARDS.0, MAX_SHARDS.1.to_owned()),
             ("network.host", "127.0.0.1".to_owned()),
@@ -92,8 +107,36 @@ impl Distribution {
     }
 }
 
+/// The password of [`elasticsearch_with_role`], and its bcrypt hash.
+const PASSWORD: (&str, &str) = ("a-test-only", "$2a$04$6i18Jgsm0vJlx21R/pvlYuVwkxQN0WCJ6CmPr0QgAhS1.2EkIMqMS");
+
+/// One Elasticsearch node of its own that lets in a single user, who has the privileges of `role`, which is JSON as
+/// Elasticsearch's API for roles takes it. Its address has the user and the password in it.
+pub(super) async fn elasticsearch_with_role(role: &str) -> Result<SearchServer, String> {
+    // The small distribution cannot keep users in an index, so they are in files, where a role is YAML, as all JSON is.
+    let files = [
+        ("roles.yml", format!("leasehold: {}\n", role.replace('\n', " "))),
+        ("users", format!("leasehold:{}\n", PASSWORD.1)),
+        ("users_roles", "leasehold:leasehold\n".to_owned()),
+    ];
+    let settings =
+        ["xpack.security.enabled", "xpack.security.transport.ssl.enabled"].into_iter().zip(["true", "false"]);
+    let settings: Vec<(&str, String)> = settings.map(|(name, value)| (name, value.to_owned())).collect();
+    let user = format!("leasehold:{}@", PASSWORD.0);
+    elasticsearch_of(512, &user, &settings, &files).await
+}
+
 /// One Elasticsearch node of its own.
 pub(super) async fn elasticsearch() -> Result<SearchServer, String> {
+    elasticsearch_of(1024, "", &[("xpack.security.enabled", "false".to_owned())], &[]).await
+}
+
+async fn elasticsearch_of(
+    heap_mib: u32,
+    user: &str,
+    security: &[(&str, String)],
+    files: &[(&str, String)],
+) -> Result<SearchServer, String> {
     let distribution = Distribution::elasticsearch().await?;
     let _alone = STARTING.lock().await;
     let mut failed = String::new();
@@ -105,8 +148,9 @@ pub(super) async fn elasticsearch() -> Result<SearchServer, String> {
             ("discovery.type", "single-node".to_owned()),
             ("transport.port", transport.to_string()),
         ];
-        let watched = distribution.start("elasticsearch", 1024, http, &settings)?;
-        let url = format!("http://127.0.0.1:{http}");
+        let settings = [&settings, security].concat();
+        let watched = distribution.start_with("elasticsearch", heap_mib, http, &settings, files)?;
+        let url = format!("http://{user}127.0.0.1:{http}");
         match wait_until_up(&watched, &url, &cluster).await {
             Ok(()) => return Ok(SearchServer::started(url, watched)),
             Err(why) if why.contains("BindException") => failed = why,
