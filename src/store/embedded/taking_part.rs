@@ -56,6 +56,8 @@ impl Engine {
         for (change, changed) in work.changes {
             let made = self.change(&mut member, exchange, &change)?;
             exchange.answer_change(changed, made);
+            // A member that is alone has perhaps shown the entry before anybody waited for it.
+            exchange.has_shown(self.applied().0);
         }
         if let Some(round) = work.round {
             match self.leads(&member) {
