@@ -109,6 +109,8 @@ impl Shell {
         let home = place.join(".home");
         let blocks = home.join("blocks");
         fs::create_dir_all(&blocks).expect("a folder");
+        // An answer from 400 on is a failure.
+        fs::write(home.join(".curlrc"), "fail-with-body\n").expect("written");
         // Commands call the page's server unless they name another one, as those of a reader call that on port 7400.
         let server = format!("http://127.0.0.1:{}00", stand.ports);
         let contexts = home.join(".config/leasehold/contexts.toml");
