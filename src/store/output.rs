@@ -104,7 +104,12 @@ impl OutputCell {
     /// Returns a number that is greater for each cell that may take the place of this one, and at least one.
     #[must_use]
     pub fn rank(&self) -> u64 {
-        2 * self.end() + u64::from(self.is_end) + 1
+        Self::rank_of(self.end(), self.is_end)
+    }
+
+    /// Returns the rank of a cell that ends at this place of its stream, which may be the stream's end.
+    pub(crate) fn rank_of(end: u64, is_end: bool) -> u64 {
+        2 * end + u64::from(is_end) + 1
     }
 }
 

@@ -63,12 +63,13 @@ struct Opened {
     cells: Keyspace,
 }
 
-/// A cell as it is stored.
+/// A cell as it is stored. Its bytes are copied at once: as a sequence, each would be written and read by itself.
 #[derive(Serialize, Deserialize)]
-struct StoredCell {
+struct StoredCell<'a> {
     offset: u64,
     is_end: bool,
-    bytes: Vec<u8>,
+    #[serde(borrow, with = "serde_bytes")]
+    bytes: &'a [u8],
 }
 
 impl Outputs {
@@ -189,9 +190,10 @@ impl OutputStore for Outputs {
             let mut batch = db.batch();
             for (key, cell) in written {
                 let key = key_of(&key);
-                let there = cells.get(&key).map_err(failed)?.map(|stored| cell_of(&stored)).transpose()?;
+                let there = cells.get(&key).map_err(failed)?;
+                let there = there.as_deref().map(stored_of).transpose()?;
                 if there.is_none_or(|there| there.rank() < cell.rank()) {
-                    batch.insert(cells, key, stored(cell)?);
+                    batch.insert(cells, key, stored(&cell)?);
                 }
             }
             batch.commit().map_err(failed)
@@ -253,13 +255,22 @@ fn remove_all(db: &Database, cells: &Keyspace, from: &[u8], to: &[u8]) -> Result
     batch.commit().map_err(failed)
 }
 
-fn stored(OutputCell { offset, bytes, is_end }: OutputCell) -> Result<Vec<u8>, StoreError> {
-    let stored = StoredCell { offset, is_end, bytes };
+impl StoredCell<'_> {
+    fn rank(&self) -> u64 {
+        OutputCell::rank_of(self.offset + self.bytes.len() as u64, self.is_end)
+    }
+}
+
+fn stored(cell: &OutputCell) -> Result<Vec<u8>, StoreError> {
+    let stored = StoredCell { offset: cell.offset, is_end: cell.is_end, bytes: &cell.bytes };
     postcard::to_stdvec(&stored).map_err(|error| StoreError::Corrupt(error.to_string()))
 }
 
+fn stored_of(stored: &[u8]) -> Result<StoredCell<'_>, StoreError> {
+    postcard::from_bytes(stored).map_err(|error| StoreError::Corrupt(format!("a part of an output: {error}")))
+}
+
 fn cell_of(stored: &[u8]) -> Result<OutputCell, StoreError> {
-    let unreadable = |error: postcard::Error| StoreError::Corrupt(format!("a part of an output: {error}"));
-    let StoredCell { offset, is_end, bytes } = postcard::from_bytes(stored).map_err(unreadable)?;
-    Ok(OutputCell { offset, bytes, is_end })
+    let StoredCell { offset, is_end, bytes } = stored_of(stored)?;
+    Ok(OutputCell { offset, bytes: bytes.to_vec(), is_end })
 }
