@@ -6,6 +6,7 @@
 mod compared;
 mod continued;
 pub mod ticks;
+mod words;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,6 +21,7 @@ use utoipa::ToSchema;
 
 pub use compared::{ComparedClock, Reading};
 pub use continued::ContinuedClock;
+pub use words::{in_words, relative};
 
 /// A point in time, to the millisecond. In JSON it is RFC 3339 in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, ToSchema)]

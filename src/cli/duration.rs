@@ -44,21 +44,7 @@ fn wrong() -> String {
     "a duration is a number and a unit, such as 500ms, 30s, 5m, 2h or 1d".to_owned()
 }
 
-/// Formats a duration for people, with at most three significant digits.
-pub(super) fn show(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64();
-    if seconds < 1.0 {
-        format!("{:.0} ms", seconds * 1000.0)
-    } else if seconds < 60.0 {
-        format!("{seconds:.1} s")
-    } else if seconds < 3600.0 {
-        format!("{}m {:02}s", duration.as_secs() / 60, duration.as_secs() % 60)
-    } else if seconds < 48.0 * 3600.0 {
-        format!("{}h {:02}m", duration.as_secs() / 3600, duration.as_secs() / 60 % 60)
-    } else {
-        format!("{}d {:02}h", duration.as_secs() / 86400, duration.as_secs() / 3600 % 24)
-    }
-}
+pub(super) use crate::clock::in_words as show;
 
 #[cfg(test)]
 mod tests {

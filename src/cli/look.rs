@@ -2,13 +2,12 @@
 
 use std::io::{IsTerminal as _, stdout};
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use anstream::AutoStream;
 use clap::{ArgMatches, Args, ColorChoice, ValueEnum};
 
 use super::failure::Failure;
-use crate::clock::{Clock as _, SystemClock, Timestamp};
+use crate::clock::{Clock as _, SystemClock, Timestamp, relative};
 use crate::query::kql::Zone;
 use crate::schedule::parse_zone;
 
@@ -154,24 +153,6 @@ fn width() -> Option<usize> {
     }
     let said = crossterm::terminal::size().map_or(0, |(columns, _)| usize::from(columns));
     Some(if said == 0 { USUAL_WIDTH } else { said })
-}
-
-/// Formats how far a time is from now, in one unit.
-fn relative(at: Timestamp, now: Timestamp) -> String {
-    if at > now { format!("in {}", distance(at.since(now))) } else { format!("{} ago", distance(now.since(at))) }
-}
-
-/// Formats a distance in time in the largest unit of which there are at least two.
-fn distance(distance: Duration) -> String {
-    let seconds = (distance.as_millis() + 500) / 1000;
-    let (minutes, hours, days) = ((seconds + 30) / 60, (seconds + 1800) / 3600, (seconds + 43_200) / 86_400);
-    match (seconds, minutes, hours, days) {
-        (..120, ..) => format!("{seconds}s"),
-        (_, ..120, ..) => format!("{minutes}m"),
-        (_, _, ..48, _) => format!("{hours}h"),
-        (.., ..730) => format!("{days}d"),
-        _ => format!("{}y", days / 365),
-    }
 }
 
 #[cfg(test)]
