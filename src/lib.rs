@@ -20,9 +20,10 @@
 //! 11. [`notify`] – tells whoever asked what happened to jobs.
 //! 12. [`wire`] – what travels over HTTP: every request and every answer, as JSON.
 //! 13. [`scheduler`] – turns schedules into jobs when they are due.
-//! 14. [`api`] – HTTP in, domain out.
-//! 15. [`client`] – the HTTP API from the other side, for programs and workers.
-//! 16. [`cli`] – the command line; the only place that names a concrete store.
+//! 14. [`page`] – the web page, which asks the API of its own process.
+//! 15. [`api`] – HTTP in, domain out.
+//! 16. [`client`] – the HTTP API from the other side, for programs and workers.
+//! 17. [`cli`] – the command line; the only place that names a concrete store.
 
 pub mod api;
 pub mod cli;
@@ -33,6 +34,7 @@ pub mod job;
 pub mod manager;
 pub mod monitor;
 pub mod notify;
+mod page;
 pub mod peers;
 pub mod query;
 pub mod schedule;

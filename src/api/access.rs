@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::header::{AUTHORIZATION, ORIGIN};
 use http::{HeaderMap, Uri};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -12,6 +12,7 @@ use subtle::ConstantTimeEq;
 use super::error::{ApiError, Code};
 use crate::job::{Actor, words};
 use crate::manager::Caller;
+use crate::wire::{Me, cookie};
 
 words! {
     /// A permission of a token's holder.
@@ -123,6 +124,18 @@ impl Access {
         self.holder(token).ok_or_else(|| ApiError::new(Code::Unauthorized, "the token is not known"))
     }
 
+    /// Returns who the caller is, and what it may do.
+    pub(super) fn me(&self, headers: &HeaderMap) -> Result<Me, ApiError> {
+        let me = |name: &Actor, roles: &mut dyn Iterator<Item = &Role>| Me {
+            name: name.to_string(),
+            roles: roles.map(Role::to_string).collect(),
+        };
+        if self.is_open() {
+            return Ok(me(&Actor::system("anonymous"), &mut Role::ALL.iter()));
+        }
+        self.named(headers).map(|holder| me(&holder.name, &mut holder.roles.iter()))
+    }
+
     /// Returns the caller when it has the role.
     pub(super) fn allow(&self, headers: &HeaderMap, role: Role) -> Result<Caller, ApiError> {
         if self.is_open() {
@@ -174,8 +187,7 @@ pub fn check_exposure(listen: SocketAddr, access: &Access, insecure: bool) -> Re
 pub(crate) fn refuse_other_sites(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
     let foreign = |what: &str| Err(ApiError::new(Code::ForeignOrigin, format!("{what} is not this server's")));
     let text = |name| headers.get(name).map(|value: &http::HeaderValue| value.to_str().unwrap_or_default());
-    // HTTP/2 has the authority in the URI, HTTP/1.1 in the Host header.
-    let authority = uri.authority().map(http::uri::Authority::as_str).or_else(|| text(HOST));
+    let authority = cookie::authority(uri, headers);
     if !authority.is_some_and(is_local) {
         return foreign("the host asked for");
     }

@@ -225,6 +225,10 @@ impl ApiError {
         if let Some(refused) = response.extensions().get::<Self>() {
             return Some(refused.clone());
         }
+        // A page says itself why it is not the one that was asked for.
+        if response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html")) {
+            return None;
+        }
         let status = response.status();
         (status.is_client_error() || status.is_server_error()).then(|| {
             let code = Code::of_status(status);

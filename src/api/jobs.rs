@@ -22,7 +22,7 @@ use crate::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
 use crate::wire::job::JobAnswer;
 use crate::wire::selected::SelectedJob;
 use crate::wire::submit::SubmitLines;
-use crate::wire::{BulkAnswer, ChangeReason, Explanation, Job, SubmitItem, SubmitJob};
+use crate::wire::{BulkAnswer, CancelJob, ChangeReason, Explanation, Job, SubmitItem, SubmitJob};
 
 /// The header with the key under which a submission can be repeated.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -193,20 +193,20 @@ fn is_at_hand(headers: &HeaderMap, tag: &str) -> bool {
 /// Cancels a job.
 ///
 /// A waiting job is cancelled at once. A running job is requested to stop: the answer to its worker's next heartbeat
-/// says so.
-#[utoipa::path(post, path = "/v1/jobs/{id}/cancel", tag = "jobs", request_body = Option<ChangeReason>,
+/// says so. With `expected_fence`, the cancellation of a job that was claimed again is refused.
+#[utoipa::path(post, path = "/v1/jobs/{id}/cancel", tag = "jobs", request_body = Option<CancelJob>,
     params(("id" = JobId, Path, description = "The job's id")),
     responses(
         (status = 200, description = "The job after the call", body = Job),
-        (status = 409, description = "`already_final`"),
+        (status = 409, description = "`already_final` or `fence_moved`"),
     ))]
 pub(crate) async fn cancel(
     call: Call<Submit>,
     JobPath(id): JobPath,
-    OptionalJsonBody(cancel): OptionalJsonBody<ChangeReason>,
+    OptionalJsonBody(cancel): OptionalJsonBody<CancelJob>,
 ) -> Answer {
-    let reason = cancel.into_reason()?;
-    let job = call.app.manager.cancel(&call.caller, &id, reason).await?;
+    let (reason, expected) = cancel.into_order()?;
+    let job = call.app.manager.cancel_at(&call.caller, &id, reason, expected).await?;
     job_as_written(&call.app, job).await
 }
 

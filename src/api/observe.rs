@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use futures::future::Either;
-use http::header::HOST;
+use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tower::Service;
 use tracing::{debug, warn};
@@ -20,6 +20,7 @@ use super::access::{Guard, Role, refuse_other_sites};
 use super::error::{ApiError, Code, write_problem};
 use super::places::{NO_PLACE, Standing};
 use crate::peers::{CALLS_PATH, DELIVERIES_PATH, MESSAGES_PATH};
+use crate::wire::cookie;
 
 /// The id of a request, which its answer and the log have as well.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -37,7 +38,7 @@ const NO_ROUTE: &str = "none";
 /// Runs a call, logs it and counts it.
 pub(super) fn observe(
     State(guard): State<Arc<Guard>>,
-    request: Request,
+    mut request: Request,
     mut next: Next,
 ) -> impl Future<Output = Response> {
     let begun = Begun {
@@ -46,7 +47,7 @@ pub(super) fn observe(
         method: method_label(request.method()),
         route: request.extensions().get::<MatchedPath>().cloned(),
     };
-    let answer = match admit(&guard, &request) {
+    let answer = match take_cookie(&mut request).and_then(|()| admit(&guard, &request)) {
         Ok(()) => Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()),
         Err(refused) => Either::Right(ready(Ok(Ok(refused.into_response())))),
     };
@@ -108,6 +109,24 @@ impl Begun {
         response.headers_mut().insert(REQUEST_ID, request_id);
         response
     }
+}
+
+/// Takes the token that a browser keeps for a page, as if the request brought it in `Authorization`. For a call that
+/// changes something it counts only where the page's script sends it: a form cannot set the header, and the script of
+/// another site not that of this one.
+fn take_cookie(request: &mut Request) -> Result<(), ApiError> {
+    let (headers, is_safe) = (request.headers(), request.method().is_safe());
+    if headers.contains_key(AUTHORIZATION) || !(is_safe || headers.contains_key(cookie::BY_PAGE)) {
+        return Ok(());
+    }
+    let Some(token) = cookie::token(headers) else { return Ok(()) };
+    if !is_safe && !cookie::is_of_own_page(request.uri(), headers) {
+        return Err(ApiError::new(Code::ForeignOrigin, "the origin of the request is not this server's"));
+    }
+    if let Ok(authorization) = HeaderValue::try_from(format!("Bearer {token}")) {
+        request.headers_mut().insert(AUTHORIZATION, authorization);
+    }
+    Ok(())
 }
 
 /// Refuses requests for which there is no place, those with headers that are too long or with two hosts, and those of

@@ -18,6 +18,7 @@ use super::{
     App, admin, amend, backfill, cluster, events, export, fields, jobs, limits, lists, openapi, output, queues,
     schedule_bulk, schedule_lines, schedules, stats, subscriptions, system, work, workers,
 };
+use crate::page;
 use crate::peers::HINTS_PATH;
 
 /// Returns every route, without the layers around it.
@@ -89,15 +90,17 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
         .routes(routes!(system::health))
+        .routes(routes!(system::me))
         .routes(routes!(system::metrics))
         .routes(routes!(cluster::status))
         .routes(routes!(cluster::change))
         .routes(routes!(system::openapi))
 }
 
-/// Returns the server's router.
+/// Returns the server's router: the API, and the web page over it.
 pub(super) fn router(app: App) -> Router {
-    surround(all_routes(), app)
+    let pages = page::routes(surround(all_routes(), app.clone()), app.shutdown.clone());
+    surround(all_routes(), app.clone()).merge(surround_pages(pages, &app))
 }
 
 /// Returns the routes of the API, and those of other managers, which its description leaves out.
@@ -121,6 +124,11 @@ async fn only_what_a_monitor_serves(request: Request, next: Next) -> Response {
         return next.run(request).await;
     }
     ApiError::new(Code::NoSuchRoute, "this process serves no jobs; ask a server").into_response()
+}
+
+/// Adds the layer of every call around the page's routes.
+fn surround_pages(pages: Router, app: &App) -> Router {
+    pages.layer(axum::middleware::from_fn_with_state(Arc::clone(&app.guard), observe))
 }
 
 /// Adds the layers of every call around the routes and around requests without a route.

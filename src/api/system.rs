@@ -3,8 +3,8 @@
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
 
 use super::App;
 use super::call::{Answer, Call, Read};
@@ -14,7 +14,7 @@ use super::json::{ok, with_body};
 use super::queue_metrics::of_queues;
 use super::schedule_metrics::of_schedules;
 use crate::store::StoreError;
-use crate::wire::{Health, ServerHealth, StoreHealth};
+use crate::wire::{Health, Me, ServerHealth, StoreHealth};
 
 fn healthy() -> Answer {
     ok(&Health { status: "ok".to_owned() })
@@ -79,6 +79,14 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
         peer_troubles: manager.peer_troubles(),
     };
     ok(&ServerHealth::new(configuration, &insights, &survey, manager.waiting_claims(), store, manager.now()))
+}
+
+/// Returns who the caller is, and what it may do.
+#[utoipa::path(get, path = "/v1/me", tag = "server",
+    responses((status = 200, description = "The caller", body = Me)))]
+pub(crate) async fn me(call: Call<Read>, headers: HeaderMap, query: Query) -> Answer {
+    query.only(&[])?;
+    ok(&call.app.guard.access.me(&headers)?)
 }
 
 /// Returns the server's metrics in Prometheus' text format.

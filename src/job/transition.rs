@@ -324,6 +324,17 @@ impl Job {
         }
     }
 
+    /// Checks that the job was not claimed anew since whoever expects this fence looked at it.
+    ///
+    /// # Errors
+    /// [`Refusal::FenceMoved`].
+    pub fn is_still_at(&self, expected: Option<Fence>) -> Result<(), Refusal> {
+        match expected {
+            Some(fence) if fence != self.fence => Err(Refusal::FenceMoved(self.fence)),
+            _ => Ok(()),
+        }
+    }
+
     /// Ends a running job's lease on an administrator's order.
     ///
     /// # Errors
@@ -332,9 +343,7 @@ impl Job {
         let State::Running(running) = &self.state else {
             return Err(Refusal::NotRunning(self.state.name()));
         };
-        if order.expected_fence.is_some_and(|fence| fence != self.fence) {
-            return Err(Refusal::FenceMoved(self.fence));
-        }
+        self.is_still_at(order.expected_fence)?;
         let reason = Some(order.reason.clone());
         let mut released = self.clone();
         let asked_to_stop = running.cancel_requested_at.is_some();

@@ -60,3 +60,14 @@ pub struct Health {
     #[schema(example = "ok")]
     pub status: String,
 }
+
+/// Who the caller is, and what it may do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Me {
+    /// The name of the token's holder; `anonymous` where the server has no tokens.
+    #[schema(example = "ops")]
+    pub name: String,
+    /// The roles of the caller, among `read`, `submit`, `work` and `admin`. Who has `admin` may do all that others may.
+    #[schema(example = json!(["read", "submit"]))]
+    pub roles: Vec<String>,
+}

@@ -13,6 +13,7 @@ pub mod bulk;
 pub mod check;
 pub mod claims;
 pub mod cluster;
+pub(crate) mod cookie;
 pub(crate) mod described;
 pub mod edit;
 pub mod event;
@@ -59,7 +60,7 @@ pub use job::{
     Version,
 };
 pub use limits::{SetLimit, SetRate, SetUrgent};
-pub use lists::{CountAnswer, CountGroup, Health, Page};
+pub use lists::{CountAnswer, CountGroup, Health, Me, Page};
 pub use output::{AttemptOutput, OutputPart, OutputStream, PieceOfOutput, PutOutput, PutOutputs};
 pub use problem::Problem;
 pub use queues::ChangeQueue;
@@ -69,7 +70,7 @@ pub use stats::{Durations, StatsAnswer, StatsFigures, StatsRow};
 pub use submit::{RetryOptions, SubmitJob};
 pub use subscriptions::{SigningKey, Subscribe, Subscription};
 pub use work::{
-    AdminRelease, AwaitRecalls, ChangeReason, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob,
+    AdminRelease, AwaitRecalls, CancelJob, ChangeReason, CompleteJob, Completion, FailJob, FinishJobs, HeartbeatJob,
     HeartbeatJobs, HeldLease, LeaseBeat, RecallList, ReleaseJob,
 };
 pub use workers::{WorkerJobs, WorkerList};

@@ -347,6 +347,30 @@ impl ChangeReason {
     }
 }
 
+/// A request to cancel a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelJob {
+    /// The reason, at most 4 KiB. It is recorded in the job's history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 4096)]
+    pub reason: Option<String>,
+    /// The fence that the job must still have. A job that was claimed again meanwhile is not cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_fence: Option<u64>,
+}
+
+impl CancelJob {
+    /// Checks the reason, and returns it with the expected fence.
+    ///
+    /// # Errors
+    /// The reason is too long.
+    pub fn into_order(self) -> Result<(Option<String>, Option<Fence>), Invalid> {
+        let reason = ChangeReason { reason: self.reason }.into_reason()?;
+        Ok((reason, self.expected_fence.map(Fence::new)))
+    }
+}
+
 /// An administrator's order to end the lease of a running job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -27,6 +27,7 @@ const FLOORS: &[&[&str]] = &[
     &["notify"],
     &["wire"],
     &["scheduler"],
+    &["page"],
     &["api", "client"],
     &["cli"],
 ];

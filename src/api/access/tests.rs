@@ -1,4 +1,5 @@
 use http::HeaderValue;
+use http::header::HOST;
 
 use super::*;
 

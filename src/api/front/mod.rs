@@ -43,6 +43,7 @@ use super::observe::{REQUEST_ID, observe, request_id};
 use super::system::unready;
 use crate::clock::Clock;
 use crate::executor::{HttpExecutor, NoHttpClient};
+use crate::page;
 use crate::peers::{
     CALLS_PATH, ClusterMap, DELIVERIES_PATH, Envelope, InvalidCall, MAX_CALL_BYTES, MAX_MESSAGES_BYTES, MESSAGES_PATH,
     PassedCall, PeerSecret,
@@ -169,8 +170,14 @@ impl Front {
     }
 }
 
-/// Returns the routes of a member.
+/// Returns the routes of a member: those of the API, which the leader answers, and the page over them.
 pub(super) fn router(front: Arc<Front>) -> Router {
+    let api = api_router(Arc::clone(&front));
+    let pages = page::routes(api.clone(), front.shutdown.clone());
+    api.merge(pages.layer(from_fn_with_state(Arc::clone(&front.guard), observe)))
+}
+
+fn api_router(front: Arc<Front>) -> Router {
     Router::new()
         .route(MESSAGES_PATH, post(messages))
         .route(DELIVERIES_PATH, post(taken))

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, AdminRelease, Body, Change, Failure, Job, JobId, JobState, LeaseProof, NewBody, Refusal, State, WorkerId,
+    Actor, AdminRelease, Body, Change, Failure, Fence, Job, JobId, JobState, LeaseProof, NewBody, Refusal, State,
+    WorkerId,
 };
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{Versioned, WriteError};
@@ -261,7 +262,25 @@ impl Manager {
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::AlreadyFinal`] when the job ended in another state.
     pub async fn cancel(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
-        self.update_one(id, |job, now| job.cancel(caller, reason.clone(), now)).await
+        self.cancel_at(caller, id, reason, None).await
+    }
+
+    /// Cancels a job that was not claimed anew since its fence was this one.
+    ///
+    /// # Errors
+    /// [`Refusal::FenceMoved`]; else those of [`Manager::cancel`].
+    pub async fn cancel_at(
+        &self,
+        caller: &Caller,
+        id: &JobId,
+        reason: Option<String>,
+        expected: Option<Fence>,
+    ) -> Result<Versioned, ManagerError> {
+        let cancel = |job: &Job, now| {
+            job.is_still_at(expected)?;
+            job.cancel(caller, reason.clone(), now)
+        };
+        self.update_one(id, cancel).await
     }
 
     /// Retries a failed, cancelled or expired job.

@@ -24,7 +24,7 @@ async fn guarded() -> Server {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 82] = [
+const CALLS: [(&str, Option<Role>); 83] = [
     ("DELETE /v1/jobs/{id}", Some(Role::Admin)),
     ("DELETE /v1/limits/{scope}/{name}", Some(Role::Admin)),
     ("DELETE /v1/schedules/{id}", Some(Role::Submit)),
@@ -39,6 +39,7 @@ const CALLS: [(&str, Option<Role>); 82] = [
     ("GET /v1/events", Some(Role::Read)),
     ("GET /v1/fields", Some(Role::Read)),
     ("GET /v1/health", Some(Role::Read)),
+    ("GET /v1/me", Some(Role::Read)),
     ("GET /v1/jobs", Some(Role::Read)),
     ("GET /v1/jobs/count", Some(Role::Read)),
     ("GET /v1/jobs/export", Some(Role::Read)),

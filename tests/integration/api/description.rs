@@ -58,6 +58,7 @@ fn it_lists_exactly_the_calls_there_are() {
         "GET /v1/events",
         "GET /v1/fields",
         "GET /v1/health",
+        "GET /v1/me",
         "GET /v1/jobs",
         "GET /v1/jobs/count",
         "GET /v1/jobs/export",

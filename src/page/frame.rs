@@ -1,0 +1,130 @@
+//! What surrounds every page: its head, the way to the other pages, who is signed in; and the pages of refusals.
+
+use askama::Template;
+use axum::response::{IntoResponse, Redirect, Response};
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use http::{HeaderName, HeaderValue, StatusCode, Uri};
+use url::form_urlencoded;
+
+use super::ask::{Asker, Refused};
+use crate::clock::{Clock as _, SystemClock, Timestamp};
+use crate::wire::Me;
+
+/// What a page may load and do: scripts, styles and calls of this server alone.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+    connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// The places of the page, with the key that leads there after `g`.
+const PLACES: [Place; 7] = [
+    Place { path: "/", name: "Overview", key: "o" },
+    Place { path: "/jobs", name: "Jobs", key: "j" },
+    Place { path: "/queues", name: "Queues", key: "q" },
+    Place { path: "/schedules", name: "Schedules", key: "s" },
+    Place { path: "/workers", name: "Workers", key: "w" },
+    Place { path: "/health", name: "Health", key: "h" },
+    Place { path: "/reference", name: "API", key: "a" },
+];
+
+/// A place of the page.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) path: &'static str,
+    pub(super) name: &'static str,
+    pub(super) key: &'static str,
+}
+
+/// What surrounds a page.
+pub(super) struct Frame {
+    /// The title of the page.
+    pub(super) title: String,
+    /// The path of the place that the page belongs to.
+    pub(super) here: &'static str,
+    /// Who looks at the page.
+    pub(super) me: Me,
+    /// When the page was written.
+    pub(super) now: Timestamp,
+}
+
+impl Frame {
+    /// Makes the frame of a page for whoever asks for it.
+    pub(super) async fn of(asker: &Asker, here: &'static str, title: &str) -> Result<Self, Refused> {
+        let me = asker.me().await?;
+        Ok(Self { title: title.to_owned(), here, me, now: SystemClock::default().now() })
+    }
+
+    /// The places of the page, each with whether the page belongs to it.
+    pub(super) fn places(&self) -> impl Iterator<Item = (Place, bool)> {
+        PLACES.into_iter().map(|place| (place, place.path == self.here))
+    }
+
+    /// Whether the reader may do what needs a role.
+    pub(super) fn may(&self, role: &str) -> bool {
+        self.me.roles.iter().any(|has| has == role || has == "admin")
+    }
+
+    /// The version of the program.
+    pub(super) fn version(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+}
+
+/// The page of a refusal.
+#[derive(Template)]
+#[template(path = "refused.html")]
+struct RefusedPage<'a> {
+    status: StatusCode,
+    detail: &'a str,
+    advice: &'static str,
+}
+
+/// Answers with a page, or says why there is none. Who is not known is sent to sign in, and comes back to `uri` then.
+pub(super) fn answer<T: Template>(page: Result<T, Refused>, uri: &Uri) -> Response {
+    match page {
+        Ok(page) => write(StatusCode::OK, &page),
+        Err(refused) if refused.status == StatusCode::UNAUTHORIZED => {
+            let back = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+            let query = form_urlencoded::Serializer::new(String::new()).append_pair("back", back).finish();
+            Redirect::to(&format!("/sign-in?{query}")).into_response()
+        }
+        Err(refused) => {
+            let page = RefusedPage { status: refused.status, detail: &refused.detail, advice: advice(refused.status) };
+            write(refused.status, &page)
+        }
+    }
+}
+
+fn advice(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::FORBIDDEN => "Sign in with a token that has the role.",
+        StatusCode::NOT_FOUND => "It may have been removed. Search for it among the jobs.",
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => "Change the address, or go back.",
+        _ => "Try again in a moment. If it stays so, the server's log says more.",
+    }
+}
+
+/// Writes a page, with the headers that keep others out of it.
+pub(super) fn write(status: StatusCode, page: &impl Template) -> Response {
+    write_under(status, page, POLICY)
+}
+
+/// Writes a page under a policy of its own.
+pub(super) fn write_under(status: StatusCode, page: &impl Template, policy: &'static str) -> Response {
+    let text = match page.render() {
+        Ok(text) => text,
+        Err(error) => {
+            tracing::error!(%error, "a page cannot be written");
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        }
+    };
+    let headers: [(HeaderName, HeaderValue); 6] = [
+        (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy)),
+        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (REFERRER_POLICY, HeaderValue::from_static("same-origin")),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+    ];
+    (status, headers, text).into_response()
+}
