@@ -14,6 +14,7 @@ mod cluster_status;
 mod complete;
 mod context;
 mod count;
+mod demo;
 mod describe;
 mod doctor;
 mod duration;
@@ -103,6 +104,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Demo(demo::DemoArgs),
     Serve(serve::ServeArgs),
     Monitor(monitor::MonitorArgs),
     Executor(executor::ExecutorArgs),
@@ -158,6 +160,7 @@ impl Command {
         !matches!(
             self,
             Self::Run(_)
+                | Self::Demo(_)
                 | Self::Serve(_)
                 | Self::Monitor(_)
                 | Self::Executor(_)
@@ -224,6 +227,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Worker(args) => block_on(worker::run(args, settings)),
         Command::Warden(args) => block_on(worker::warden::run(args)),
         Command::Run(args) => block_on(run::run(args)),
+        Command::Demo(args) => block_on(demo::run(args)),
         Command::Submit(args) => block_on(submit::run(args, settings)),
         Command::Get(args) => block_on(get::run(args, settings)),
         Command::Describe(args) => block_on(describe::run(args, settings)),
