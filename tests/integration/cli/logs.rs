@@ -4,6 +4,7 @@ use std::fs;
 
 use super::Bed;
 use crate::program::{Started, leasehold, until};
+use crate::screen::{Colour, Terminal};
 
 #[test]
 fn what_a_failed_job_wrote_is_shown_for_each_attempt() {
@@ -42,6 +43,38 @@ fn a_running_job_is_followed_to_its_end() {
     fs::write(&go_on, "").expect("written");
     following.end().expect(0);
     assert_eq!(said(), "first\nlast\n");
+}
+
+#[test]
+fn on_a_terminal_of_any_width_what_is_followed_stands_as_it_was_written() {
+    let bed = Bed::start();
+    let go = bed.path().join("go");
+    let wide = "w".repeat(100);
+    let line = format!(
+        "echo begun; printf '\\033[31mred\\n'; echo {wide}; while ! test -e {}; do sleep 0.1; done; echo gone on",
+        go.display()
+    );
+    let id = bed.submit(&["--queue", "night"], &line);
+    let _worker = bed.worker(&["--queue", "night"]);
+    until("it runs", || bed.job(&id)["state"] == "running");
+    let mut terminals: Vec<Terminal> = [(40, Colour::Yes), (80, Colour::No), (200, Colour::Yes)]
+        .into_iter()
+        .map(|(columns, colour)| {
+            let mut command = leasehold(bed.path(), ["logs", "--follow", &id]);
+            Terminal::start(command.env("LEASEHOLD_SERVER", bed.server.url()), 24, columns, colour)
+        })
+        .collect();
+    for terminal in &mut terminals {
+        terminal.until("it is followed while it runs", |screen| screen.contains("begun") && screen.contains("red"));
+    }
+    std::fs::write(&go, "").expect("written");
+    for terminal in terminals {
+        let shown = terminal.end();
+        assert_eq!(shown.code, Some(0), "{}", shown.text());
+        let screen: Vec<&str> = shown.screen.lines().map(str::trim_end).filter(|row| !row.is_empty()).collect();
+        assert_eq!((screen.first(), screen.last()), (Some(&"begun"), Some(&"gone on")), "{}", shown.screen);
+        assert_eq!(screen[1..].concat().matches('w').count(), 100, "{}", shown.screen);
+    }
 }
 
 #[test]

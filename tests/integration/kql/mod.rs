@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold::clock::{Clock, SystemClock, Timestamp};
-use leasehold::job::{Job, NewBody, Owner};
+use leasehold::job::{Job, NewBody, Owner, Phase};
 use leasehold::query::fields::LABELS;
 use leasehold::query::kql::plan::{self, Clause, Plan, Target, Test};
 use leasehold::query::kql::{Expression, MAX_DEPTH, MAX_PATTERN, Zone};
@@ -273,6 +273,13 @@ async fn differ_nowhere_about_jobs(url: &str, count: u32, fit: fn(&Plan) -> bool
         let pattern: String = piece.chars().cycle().take(MAX_PATTERN - 1).collect();
         let expression = comparison.parse(&format!("id: *{pattern} or error.message: *{pattern} or *{pattern}"));
         comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("{piece}: {difference}"));
+    }
+    // The server knows no phases: each stands for a query about states, times and attempts.
+    for phase in Phase::ALL {
+        for query in [format!("phase: {phase}"), format!("not phase: ({phase} or failed) and attempt >= 1")] {
+            let expression = comparison.parse(&query);
+            comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("{query}: {difference}"));
+        }
     }
     differ_nowhere(comparison, queries::CASES, queries::any_query(), (count, fit)).await;
 }
