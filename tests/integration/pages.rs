@@ -74,6 +74,7 @@ pages! {
     commands_about_operating: "docs/operating.md",
     commands_about_order: "docs/order.md",
     commands_about_output: "docs/output.md",
+    commands_about_the_web_page: "docs/page.md",
     commands_about_safety: "docs/safety.md",
     commands_about_schedules: "docs/schedules.md",
     commands_about_unique_keys: "docs/unique.md",
