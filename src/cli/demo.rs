@@ -184,7 +184,7 @@ impl Night {
             job.labels = [("month".to_owned(), format!("2030-{:02}", made % 12 + 1))].into();
             (job.max_attempts, job.expected_runtime_ms) = (Some(1 + made % 3), Some(5_000));
             job.priority = i64::try_from(made % 5).ok();
-            if made % 13 == 0 {
+            if made.is_multiple_of(13) {
                 job.run_at = Some(SystemClock::default().now().plus(Duration::from_secs(3600)).to_rfc3339());
             }
             self.client.submit(&job).await?;

@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn thousands_are_set_apart() {
-        assert_eq!(number(&0), "0");
-        assert_eq!(number(&999), "999");
-        assert_eq!(number(&1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(number(0), "0");
+        assert_eq!(number(999), "999");
+        assert_eq!(number(1_234_567), "1\u{202f}234\u{202f}567");
     }
 
     #[test]
