@@ -5,7 +5,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderName, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-const NAME: &str = "leasehold_token";
+const NAME: &str = "leasehold-token";
 /// How long a browser keeps the cookie, in seconds: a night shift and the day after it.
 const KEPT: u32 = 24 * 3600;
 
@@ -68,7 +68,7 @@ mod tests {
             let sent = headers(&[(COOKIE, &format!("other=1; {pair}"))]);
             assert_eq!(token(&sent).as_deref(), Some(written));
         }
-        assert_eq!(token(&headers(&[(COOKIE, "leasehold_token=; xleasehold_token=a")])), None);
+        assert_eq!(token(&headers(&[(COOKIE, "leasehold-token=; xleasehold-token=a")])), None);
         assert!(!keep("a", false).contains("Secure") && forget(false).contains("Max-Age=0"));
     }
 

@@ -391,7 +391,7 @@ async fn queries_and_paths_that_lead_nowhere() {
         get("a count by the same twice", "/v1/jobs/count?by=state,state").field("by"),
         get("a parameter for a call that has none", "/v1/queues?x=1").field("x"),
         get("no such route", "/v2/jobs").gives(404, "no_such_route"),
-        get("the root", "/").gives(404, "no_such_route"),
+        get("no such page", "/nowhere").gives(404, "no_such_route"),
         Case { method: Method::DELETE, ..get("a method that is not taken", "/v1/jobs") }
             .gives(405, "method_not_allowed"),
         get("a read where there is only writing", "/v1/claims").gives(405, "method_not_allowed"),
