@@ -20,6 +20,7 @@ use super::{
 };
 use crate::page;
 use crate::peers::HINTS_PATH;
+use crate::wire::cookie::BY_PAGE;
 
 /// Returns every route, without the layers around it.
 fn routes() -> OpenApiRouter<App> {
@@ -113,14 +114,17 @@ fn all_routes() -> Router<App> {
 const MONITOR_PATHS: [&str; 5] = ["/livez", "/readyz", "/metrics", "/openapi.json", HINTS_PATH];
 const ADMIN_PREFIX: &str = "/v1/admin/";
 
-/// Returns the router of a monitor process, which serves only some of the routes.
+/// Returns the router of a monitor process, which serves only some of the routes, and the web page.
 pub(super) fn monitor_router(app: App) -> Router {
-    surround(all_routes().layer(axum::middleware::from_fn(only_what_a_monitor_serves)), app)
+    let pages = page::routes(surround(all_routes(), app.clone()), app.shutdown.clone());
+    let routes = all_routes().layer(axum::middleware::from_fn(only_what_a_monitor_serves));
+    surround(routes, app.clone()).merge(surround_pages(pages, &app))
 }
 
 async fn only_what_a_monitor_serves(request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    if MONITOR_PATHS.contains(&path) || path.starts_with(ADMIN_PREFIX) {
+    let is_by_page = request.headers().contains_key(BY_PAGE);
+    if is_by_page || MONITOR_PATHS.contains(&path) || path.starts_with(ADMIN_PREFIX) {
         return next.run(request).await;
     }
     ApiError::new(Code::NoSuchRoute, "this process serves no jobs; ask a server").into_response()

@@ -52,7 +52,7 @@ pub(super) struct Refused {
 
 impl Refused {
     /// Says that an answer could not be read, which would be a bug.
-    fn unreadable(why: &dyn std::fmt::Display) -> Self {
+    pub(super) fn unreadable(why: &dyn std::fmt::Display) -> Self {
         let detail = format!("the server's own answer cannot be read: {why}");
         Self { status: StatusCode::INTERNAL_SERVER_ERROR, detail, fields: Vec::new() }
     }

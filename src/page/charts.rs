@@ -40,6 +40,9 @@ const DAY: Span = Span {
     kept: Duration::from_secs(5 * 60),
 };
 
+/// How long a page waits for a chart that is being counted.
+const PATIENCE: Duration = Duration::from_millis(150);
+
 /// What happened in one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bar {
@@ -71,15 +74,20 @@ pub(super) struct Chart {
 /// The charts, as last counted.
 #[derive(Default)]
 pub(super) struct Charts {
-    hour: Kept<Chart>,
-    day: Kept<Chart>,
+    hour: Arc<Kept<Chart>>,
+    day: Arc<Kept<Chart>>,
 }
 
 impl Charts {
-    /// Returns the charts of the last hour and the last day.
-    pub(super) async fn get(&self, asker: &Asker, now: Timestamp) -> Result<[Arc<Chart>; 2], Refused> {
-        let hour = self.hour.get(HOUR.kept, count(HOUR, asker, now)).await?;
-        Ok([hour, self.day.get(DAY.kept, count(DAY, asker, now)).await?])
+    /// Returns the charts of the last hour and the last day, each as it was counted last; `None` for one that is being
+    /// counted for the first time, which takes seconds where millions of jobs have ended.
+    pub(super) async fn get(&self, asker: &Asker, now: Timestamp) -> [Option<Arc<Chart>>; 2] {
+        let chart = |place, span: Span| {
+            let (place, asker): (&Arc<Kept<Chart>>, Asker) = (place, asker.clone());
+            place.get_within((span.kept, PATIENCE), async move { count(span, &asker, now).await.ok() })
+        };
+        let (hour, day) = tokio::join!(chart(&self.hour, HOUR), chart(&self.day, DAY));
+        [hour, day]
     }
 }
 

@@ -16,13 +16,17 @@ use crate::wire::Me;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
+/// The name of everybody where the server has no tokens.
+const ANONYMOUS: &str = "anonymous";
+
 /// The places of the page, with the key that leads there after `g`.
-const PLACES: [Place; 7] = [
+const PLACES: [Place; 8] = [
     Place { path: "/", name: "Overview", key: "o" },
     Place { path: "/jobs", name: "Jobs", key: "j" },
     Place { path: "/queues", name: "Queues", key: "q" },
     Place { path: "/schedules", name: "Schedules", key: "s" },
     Place { path: "/workers", name: "Workers", key: "w" },
+    Place { path: "/events", name: "Events", key: "e" },
     Place { path: "/health", name: "Health", key: "h" },
     Place { path: "/reference", name: "API", key: "a" },
 ];
@@ -50,8 +54,12 @@ pub(super) struct Frame {
 impl Frame {
     /// Makes the frame of a page for whoever asks for it.
     pub(super) async fn of(asker: &Asker, here: &'static str, title: &str) -> Result<Self, Refused> {
-        let me = asker.me().await?;
-        Ok(Self { title: title.to_owned(), here, me, now: SystemClock::default().now() })
+        Ok(Self::around(asker.me().await?, here, title))
+    }
+
+    /// Makes the frame of a page for this reader.
+    pub(super) fn around(me: Me, here: &'static str, title: &str) -> Self {
+        Self { title: title.to_owned(), here, me, now: SystemClock::default().now() }
     }
 
     /// The places of the page, each with whether the page belongs to it.
@@ -62,6 +70,11 @@ impl Frame {
     /// Whether the reader may do what needs a role.
     pub(super) fn may(&self, role: &str) -> bool {
         self.me.roles.iter().any(|has| has == role || has == "admin")
+    }
+
+    /// Whether the reader has signed in; nobody has to where the server has no tokens.
+    pub(super) fn is_signed_in(&self) -> bool {
+        self.me.name != ANONYMOUS
     }
 
     /// The version of the program.
@@ -118,13 +131,21 @@ pub(super) fn write_under(status: StatusCode, page: &impl Template, policy: &'st
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         }
     };
-    let headers: [(HeaderName, HeaderValue); 6] = [
+    (status, headers_under(policy), text).into_response()
+}
+
+/// Returns the headers of a page, which keep others out of it.
+pub(super) fn headers() -> [(HeaderName, HeaderValue); 6] {
+    headers_under(POLICY)
+}
+
+fn headers_under(policy: &'static str) -> [(HeaderName, HeaderValue); 6] {
+    [
         (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
         (CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy)),
         (CACHE_CONTROL, HeaderValue::from_static("no-store")),
         (REFERRER_POLICY, HeaderValue::from_static("same-origin")),
         (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
-    ];
-    (status, headers, text).into_response()
+    ]
 }

@@ -1,11 +1,17 @@
 //! The list of jobs: searched by a query, in tabs by state, page by page. Its address is its state, so that a search
 //! can be kept and shared.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use askama::Template;
-use axum::extract::Query;
+use axum::extract::{Query, State};
 use axum::response::Response;
 use http::Uri;
+use parking_lot::Mutex;
 use serde::Deserialize;
+use tokio::time::timeout;
 use url::form_urlencoded;
 
 use super::ask::{Asker, Refused};
@@ -19,6 +25,12 @@ use crate::wire::{CountAnswer, Job, Page};
 const ON_A_PAGE: &str = "50";
 /// The order of a list that names none: the newest first.
 const USUAL_SORT: &str = "-created_at";
+
+/// How long counting may take, for how long it is not tried again where it took longer, and of how many searches that
+/// is remembered.
+const COUNTED_WITHIN: Duration = Duration::from_millis(200);
+const NOT_COUNTED: Duration = Duration::from_secs(60);
+const MOST_SLOW: usize = 1_000;
 
 /// A column of the list.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -106,7 +118,8 @@ impl Wanted {
 struct Tab {
     name: &'static str,
     link: String,
-    count: u64,
+    /// How many jobs it has; `None` where to count them takes too long.
+    count: Option<u64>,
     is_here: bool,
 }
 
@@ -166,47 +179,75 @@ pub(super) fn took(job: &Job, now: &Timestamp) -> Option<String> {
     Some(shown::between(&started, &ended))
 }
 
-pub(super) async fn page(asker: Asker, Query(wanted): Query<Wanted>, uri: Uri) -> Response {
-    frame::answer(jobs(&asker, wanted).await, &uri)
+pub(super) async fn page(
+    asker: Asker,
+    State(slow): State<Arc<SlowCounts>>,
+    Query(wanted): Query<Wanted>,
+    uri: Uri,
+) -> Response {
+    frame::answer(jobs(&asker, &slow, wanted).await, &uri)
 }
 
-async fn jobs(asker: &Asker, wanted: Wanted) -> Result<Jobs, Refused> {
+async fn jobs(asker: &Asker, slow: &SlowCounts, wanted: Wanted) -> Result<Jobs, Refused> {
     let frame = Frame::of(asker, "/jobs", "Jobs").await?;
     let mut list = wanted.filter();
     list.extend([("sort", wanted.sort()), ("limit", ON_A_PAGE)]);
     list.extend([("state", &*wanted.state), ("cursor", &*wanted.cursor)].into_iter().filter(|part| !part.1.is_empty()));
-    let by_state = [&wanted.filter()[..], &[("by", "state")]].concat();
-    let found = tokio::try_join!(async { asker.get::<Page<Job>>("/v1/jobs", &list).await }, async {
-        asker.get::<CountAnswer>("/v1/jobs/count", &by_state).await
-    },);
-    let (page, counts, fault) = match found {
-        Ok((page, counts)) => (page, counts, None),
+    let counts = slow.count(asker, &wanted);
+    let (found, counts) = tokio::join!(async { asker.get::<Page<Job>>("/v1/jobs", &list).await }, counts);
+    let (page, fault) = match found {
+        Ok(page) => (page, None),
         // A query is typed by people: what is wrong with it is said beside it.
-        Err(refused) if refused.is_of("kql") => {
-            let none = Page { items: Vec::new(), next_cursor: None };
-            (none, CountAnswer { total: 0, groups: Vec::new() }, Some(refused.said()))
-        }
+        Err(refused) if refused.is_of("kql") => (Page { items: Vec::new(), next_cursor: None }, Some(refused.said())),
         Err(refused) => return Err(refused),
     };
-    let tabs = tabs(&wanted, &counts);
+    let tabs = tabs(&wanted, counts.as_ref());
     let next = page.next_cursor.map(|cursor| wanted.link("cursor", &cursor));
     Ok(Jobs { frame, wanted, tabs, jobs: page.items, next, fault })
 }
 
-fn tabs(wanted: &Wanted, counts: &CountAnswer) -> Vec<Tab> {
-    let count = |state: &str| {
+/// The searches whose jobs are not counted, since that took too long a moment ago.
+#[derive(Default)]
+pub(super) struct SlowCounts(Mutex<HashMap<String, Instant>>);
+
+impl SlowCounts {
+    /// Counts the jobs of a search by state; `None` where that takes too long or cannot be done.
+    async fn count(&self, asker: &Asker, wanted: &Wanted) -> Option<CountAnswer> {
+        let search = wanted.link("state", "");
+        if self.0.lock().get(&search).is_some_and(|at| at.elapsed() < NOT_COUNTED) {
+            return None;
+        }
+        let by_state = [&wanted.filter()[..], &[("by", "state")]].concat();
+        let Ok(counted) = timeout(COUNTED_WITHIN, asker.get("/v1/jobs/count", &by_state)).await else {
+            let mut slow = self.0.lock();
+            slow.retain(|_, at| at.elapsed() < NOT_COUNTED);
+            if slow.len() < MOST_SLOW {
+                slow.insert(search, Instant::now());
+            }
+            return None;
+        };
+        counted.ok()
+    }
+}
+
+fn tabs(wanted: &Wanted, counts: Option<&CountAnswer>) -> Vec<Tab> {
+    let of_state = |counts: &CountAnswer, state: &str| {
         let is_it = |by: &&crate::wire::CountGroup| by.by.get("state").is_some_and(|of| of.as_deref() == Some(state));
         counts.groups.iter().find(is_it).map_or(0, |group| group.count)
     };
-    let all =
-        Tab { name: "all", link: wanted.link("state", ""), count: counts.total, is_here: wanted.state.is_empty() };
-    let of_state = |state: JobState| Tab {
+    let all = Tab {
+        name: "all",
+        link: wanted.link("state", ""),
+        count: counts.map(|counts| counts.total),
+        is_here: wanted.state.is_empty(),
+    };
+    let tab = |state: JobState| Tab {
         name: state.as_str(),
         link: wanted.link("state", state.as_str()),
-        count: count(state.as_str()),
+        count: counts.map(|counts| of_state(counts, state.as_str())),
         is_here: wanted.state == state.as_str(),
     };
-    [all].into_iter().chain(JobState::ALL.map(of_state)).collect()
+    [all].into_iter().chain(JobState::ALL.map(tab)).collect()
 }
 
 #[cfg(test)]

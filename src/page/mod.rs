@@ -7,12 +7,13 @@
 //!
 //! In reading order: [`ask`], `frame` (what surrounds every page, and the pages of refusals), `shown` (how times,
 //! durations and numbers are written), the pages (`overview` with `charts`, `jobs`, `job` with `timeline`, `workers`,
-//! `queues`, `schedules`, `health`, `reference`) over `kept` (what is found once for all), `sign_in`, `live` (what
-//! tells a page to look again) and `assets`.
+//! `queues`, `schedules`, `events`, `health`, `reference`) over `kept` and `written` (what is found and written once
+//! for all), `sign_in`, `live` (what tells a page to look again) and `assets`.
 
 mod ask;
 mod assets;
 mod charts;
+mod events;
 mod frame;
 mod health;
 mod job;
@@ -27,6 +28,7 @@ mod shown;
 mod sign_in;
 mod timeline;
 mod workers;
+mod written;
 
 use std::sync::Arc;
 
@@ -38,9 +40,11 @@ use tower_http::compression::CompressionLayer;
 
 use ask::Api;
 use charts::Charts;
+use jobs::SlowCounts;
 use kept::Kept;
 use live::Lookers;
 use overview::Seen;
+use written::Readers;
 
 /// What the pages share; each takes the parts that it needs.
 #[derive(Clone, FromRef)]
@@ -48,13 +52,21 @@ struct Site {
     api: Api,
     charts: Arc<Charts>,
     seen: Arc<Kept<Seen>>,
+    readers: Arc<Readers>,
+    slow: Arc<SlowCounts>,
     lookers: Lookers,
 }
 
 /// Returns the routes of the page. `api` answers the calls of the API; streams end once `shutdown` is cancelled.
 pub(crate) fn routes(api: Router, shutdown: CancellationToken) -> Router {
-    let site =
-        Site { api: Api::new(api), charts: Arc::default(), seen: Arc::default(), lookers: Lookers::new(shutdown) };
+    let site = Site {
+        api: Api::new(api),
+        charts: Arc::default(),
+        seen: Arc::default(),
+        readers: Arc::default(),
+        slow: Arc::default(),
+        lookers: Lookers::new(shutdown),
+    };
     Router::new()
         .route("/", get(overview::page))
         .route("/jobs", get(jobs::page))
@@ -63,6 +75,7 @@ pub(crate) fn routes(api: Router, shutdown: CancellationToken) -> Router {
         .route("/queues", get(queues::page))
         .route("/schedules", get(schedules::page))
         .route("/schedules/{id}", get(schedules::one))
+        .route("/events", get(events::page))
         .route("/health", get(health::page))
         .route("/reference", get(reference::page))
         .route("/sign-in", get(sign_in::page).post(sign_in::sign_in))

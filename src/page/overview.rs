@@ -6,28 +6,31 @@ use std::time::Duration;
 use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
-use http::{StatusCode, Uri};
+use http::{HeaderMap, StatusCode, Uri};
 
 use super::ask::{Asker, Refused};
 use super::charts::{Chart, Charts};
 use super::frame::{self, Frame};
 use super::kept::Kept;
 use super::shown;
+use super::written::{Readers, Written};
 use crate::clock::Timestamp;
 use crate::job::JobState;
-use crate::wire::{ClusterStatus, CountAnswer, HealthStatus, Job, Page, Queue, ServerHealth, WorkerList};
+use crate::wire::{ClusterStatus, CountAnswer, HealthStatus, Job, Me, Page, Queue, ServerHealth, WorkerList};
 
 /// How many orphans and how many overdue jobs are named.
 const NAMED: &str = "10";
 
+/// The held jobs. Only live ones are, and to say so saves looking at the others.
+const HELD: [(&str, &str); 3] = [("kql", "hold.at: *"), ("state", "available"), ("state", "running")];
 /// How long what is shown is kept for others who look.
-const KEPT: Duration = Duration::from_millis(1_500);
+const KEPT: Duration = Duration::from_millis(1_000);
 
 #[derive(Template)]
 #[template(path = "overview.html")]
 struct Overview {
     frame: Frame,
-    charts: [Arc<Chart>; 2],
+    charts: [Option<Arc<Chart>>; 2],
     seen: Arc<Seen>,
 }
 
@@ -65,16 +68,30 @@ pub(super) async fn page(
     asker: Asker,
     State(charts): State<Arc<Charts>>,
     State(seen): State<Arc<Kept<Seen>>>,
+    State(readers): State<Arc<Readers>>,
+    headers: HeaderMap,
     uri: Uri,
 ) -> Response {
-    frame::answer(overview(&asker, &charts, &seen).await, &uri)
+    // Refuses whoever may not read before anything is shown that was found for others.
+    let me = match asker.me().await {
+        Ok(me) => me,
+        Err(refused) => return frame::answer::<Overview>(Err(refused), &uri),
+    };
+    let place = readers.of(&me.name);
+    let write = async {
+        let page = overview(&asker, me, &charts, &seen).await?;
+        Written::of(&page).map_err(|why| Refused::unreadable(&why))
+    };
+    match place.get(KEPT, write).await {
+        Ok(written) => written.answer(&headers),
+        Err(refused) => frame::answer::<Overview>(Err(refused), &uri),
+    }
 }
 
-async fn overview(asker: &Asker, charts: &Charts, seen: &Kept<Seen>) -> Result<Overview, Refused> {
-    // Refuses whoever may not read before anything is shown that was found for others.
-    let frame = Frame::of(asker, "/", "Overview").await?;
+async fn overview(asker: &Asker, me: Me, charts: &Charts, seen: &Kept<Seen>) -> Result<Overview, Refused> {
+    let frame = Frame::around(me, "/", "Overview");
     let seen = seen.get(KEPT, look(asker)).await?;
-    let charts = charts.get(asker, frame.now).await?;
+    let charts = charts.get(asker, frame.now).await;
     Ok(Overview { frame, charts, seen })
 }
 
@@ -95,7 +112,7 @@ async fn look(asker: &Asker) -> Result<Seen, Refused> {
         async { asker.get::<WorkerList>("/v1/workers", &[]).await },
         running("orphan.flagged_at: *"),
         running("overdue_at: *"),
-        async { asker.get::<CountAnswer>("/v1/jobs/count", &[("kql", "hold.at: *")]).await },
+        async { asker.get::<CountAnswer>("/v1/jobs/count", &HELD).await },
         cluster,
     )?;
     Ok(Seen {

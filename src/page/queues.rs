@@ -8,6 +8,7 @@ use super::ask::{Asker, Refused};
 use super::frame::{self, Frame};
 use super::shown;
 use crate::job::JobState;
+use crate::manager::LimitState;
 use crate::wire::{Page, Queue};
 
 #[derive(Template)]
@@ -15,6 +16,7 @@ use crate::wire::{Page, Queue};
 struct Queues {
     frame: Frame,
     queues: Vec<Queue>,
+    limits: Vec<LimitState>,
 }
 
 pub(super) async fn page(asker: Asker, uri: Uri) -> Response {
@@ -24,5 +26,6 @@ pub(super) async fn page(asker: Asker, uri: Uri) -> Response {
 async fn queues(asker: &Asker) -> Result<Queues, Refused> {
     let frame = Frame::of(asker, "/queues", "Queues").await?;
     let queues = asker.get::<Page<Queue>>("/v1/queues", &[]).await?;
-    Ok(Queues { frame, queues: queues.items })
+    let limits = asker.get::<Page<LimitState>>("/v1/limits", &[]).await?;
+    Ok(Queues { frame, queues: queues.items, limits: limits.items })
 }

@@ -1,8 +1,11 @@
-// Calls of the API. The header says that this page makes them, which no other site can.
+// The header says that this page makes a call, which no other site can.
+export const BY_PAGE = { "x-leasehold-page": "1" };
+
+// Calls the API.
 export async function call(method, path, body, headers = {}) {
   const answer = await fetch(path, {
     method,
-    headers: { "x-leasehold-page": "1", ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
+    headers: { ...BY_PAGE, ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
     body: body === undefined ? undefined : JSON.stringify(body),
   });
   const text = await answer.text();

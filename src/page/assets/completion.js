@@ -1,4 +1,6 @@
 // The query bar offers fields, and the values of those that have few.
+import { call } from "./api.js";
+
 const WORDS = ["and", "or", "not"];
 
 function offersFor(text, fields) {
@@ -63,7 +65,7 @@ export function completion() {
     }
   }
   input.addEventListener("input", async () => {
-    fields ??= (await (await fetch(form.dataset.kql)).json()).items;
+    fields ??= (await call("GET", form.dataset.kql)).items;
     offers = offersFor(input.value.slice(0, input.selectionStart), fields).slice(0, 12);
     at = -1;
     show();

@@ -1,17 +1,11 @@
 // The page looks again when the server says so, and shows when the server is not there.
 const mark = document.getElementById("live");
-const LOOKS_AGAIN = ["/", "/jobs", "/workers", "/queues", "/schedules", "/health"];
+const LOOKS_AGAIN = ["/", "/jobs", "/workers", "/queues", "/schedules", "/events", "/health"];
 
 function say(text, lost) {
   if (!mark) return;
   if (mark.textContent !== text) mark.textContent = text;
   mark.classList.toggle("lost", lost);
-}
-
-// What the reader is in the middle of stays as it is.
-function isKept(element) {
-  return element === document.activeElement && element.matches("input, select, textarea")
-    || element.matches("details[open], dialog, .plots, .offers, [data-keep-open]");
 }
 
 async function renew(done) {
@@ -23,6 +17,7 @@ async function renew(done) {
   Idiomorph.morph(document.querySelector("main"), fresh.innerHTML, {
     morphStyle: "innerHTML",
     ignoreActiveValue: true,
+    // What the reader is in the middle of stays as it is, and so does what the script has written.
     callbacks: {
       beforeNodeMorphed(old, next) {
         if (old.nodeType !== Node.ELEMENT_NODE) return true;
@@ -40,15 +35,12 @@ async function renew(done) {
 export function live(done) {
   if (!document.querySelector("main#main")) return;
   const looks = LOOKS_AGAIN.includes(location.pathname) || /^\/(jobs|schedules)\//.test(location.pathname);
-  let busy = false;
-  const events = new EventSource("/live");
-  events.addEventListener("open", () => say("live", false));
-  events.addEventListener("error", () => say("connection lost", true));
-  events.addEventListener("tick", async () => {
+  // A page further on in a list stands still.
+  const further = new URLSearchParams(location.search).has("cursor");
+  let busy = false, events = null;
+  async function tick() {
     say("live", false);
-    // A page further on in a list stands still, and so does one that nobody sees.
-    const further = new URLSearchParams(location.search).has("cursor");
-    if (!looks || busy || further || document.hidden || document.querySelector("dialog[open]")) return;
+    if (!looks || busy || further || document.querySelector("dialog[open]")) return;
     busy = true;
     try {
       await renew(done);
@@ -57,7 +49,19 @@ export function live(done) {
     } finally {
       busy = false;
     }
-  });
-  addEventListener("pagehide", () => events.close());
+  }
+  // A browser opens few connections to one server, for all its tabs together: a page that nobody sees has none.
+  function follow() {
+    events?.close();
+    events = null;
+    if (document.hidden) return;
+    events = new EventSource("/live");
+    events.addEventListener("open", () => say("live", false));
+    events.addEventListener("error", () => say("connection lost", true));
+    events.addEventListener("tick", tick);
+  }
+  document.addEventListener("visibilitychange", follow);
+  addEventListener("pagehide", () => events?.close());
+  follow();
   document.addEventListener("leasehold:changed", () => renew(done));
 }

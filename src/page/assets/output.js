@@ -1,4 +1,6 @@
 // The output of an attempt that runs, followed as it is written.
+import { BY_PAGE } from "./api.js";
+
 const MOST_SHOWN = 400_000;
 
 function textOf(part) {
@@ -10,9 +12,11 @@ function textOf(part) {
 async function follow(section) {
   const places = Object.fromEntries([...section.querySelectorAll("pre.output")].map((pre) => [pre.dataset.stream, pre]));
   for (let running = section.dataset.running === "true"; running;) {
+    // A page that nobody sees keeps no connection.
+    if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
     const from = (stream) => places[stream]?.dataset.bytes ?? 0;
     const query = `fence=${section.dataset.fence}&stdout_from=${from("stdout")}&stderr_from=${from("stderr")}&wait_ms=20000`;
-    const answer = await fetch(`${section.dataset.output}?${query}`);
+    const answer = await fetch(`${section.dataset.output}?${query}`, { headers: BY_PAGE });
     if (!answer.ok) {
       await new Promise((done) => setTimeout(done, 3000));
       continue;

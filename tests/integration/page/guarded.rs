@@ -7,6 +7,7 @@ use reqwest::{Client, StatusCode};
 use super::browser::Browser;
 use super::{DESK, Night};
 use crate::program::{Engine, Server};
+use crate::servers;
 
 const OPERATOR: &str = "the-token-of-an-operator-0123456789";
 const READER: &str = "the-token-of-a-reader-0123456789abc";
@@ -103,6 +104,26 @@ async fn a_reader_signs_in_sees_no_buttons_and_signs_out() {
     browser.see("input[name=token]").await;
     browser.go("/jobs").await;
     browser.see("input[name=token]").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_monitor_has_the_page_too_and_serves_jobs_to_nobody_else() {
+    let place = tempfile::tempdir().expect("a directory");
+    let elasticsearch = servers::elasticsearch().await.url().to_owned();
+    let prefix = servers::fresh_prefix("page");
+    let engine = || Engine::Elasticsearch { urls: vec![elasticsearch.clone()], prefix: prefix.clone() };
+    let server = Server::start(engine(), &place.path().join("server.log")).await;
+    let monitor = Server::start_as("monitor", &[], engine(), &place.path().join("monitor.log")).await;
+    let job = serde_json::json!({"id": "one", "queue": "night", "kind": "k"});
+    let submitted = client().post(format!("{}/v1/jobs", server.url())).json(&job).send().await.expect("an answer");
+    assert_eq!(submitted.status(), StatusCode::CREATED);
+    let get = async |path: &str| client().get(format!("{}{path}", monitor.url())).send().await.expect("an answer");
+    let page = get("/jobs/one").await;
+    assert_eq!(page.status(), StatusCode::OK);
+    assert!(page.text().await.expect("text").contains("<code class=\"id\">one</code>"));
+    assert_eq!(get("/v1/jobs/one").await.status(), StatusCode::NOT_FOUND);
+    let cancel = client().post(format!("{}/v1/jobs/one/cancel", monitor.url())).header("x-leasehold-page", "1");
+    assert_eq!(cancel.send().await.expect("an answer").status(), StatusCode::OK);
 }
 
 #[test]

@@ -25,13 +25,14 @@ fn eventful() -> (Night, Vec<crate::program::Started>, String) {
     let running = night.submit(&["--queue", "night"], "echo begun; sleep 600");
     night.run(&["schedule", "add", "nightly", "0 2 * * *", "--queue", "night", "--", "date"]).expect(0);
     night.run(&["queue", "pause", "later", "--reason", "repairs"]).expect(0);
+    night.run(&["limit", "set", "queue:reports", "7"]).expect(0);
     let worker = night.worker(&["--queue", "reports", "--queue", "night", "--slots", "4"]);
     night.until(&failed, "failed");
     night.until(&running, "running");
     (night, vec![worker], failed)
 }
 
-fn places(job: &str) -> [String; 9] {
+fn places(job: &str) -> [String; 10] {
     [
         "/".to_owned(),
         "/jobs".to_owned(),
@@ -41,8 +42,20 @@ fn places(job: &str) -> [String; 9] {
         "/workers".to_owned(),
         "/schedules".to_owned(),
         "/schedules/nightly".to_owned(),
+        "/events".to_owned(),
         "/health".to_owned(),
     ]
+}
+
+/// The name of the picture that is made of a page.
+fn name_of(place: &str) -> Option<&'static str> {
+    match place {
+        "/" => Some("overview"),
+        "/jobs" => Some("jobs"),
+        "/schedules/nightly" => Some("schedule"),
+        job if job.starts_with("/jobs/0") => Some("job"),
+        _ => None,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,9 +79,8 @@ async fn axe_finds_nothing_on_any_page_in_either_colour_scheme_and_nothing_is_wi
                     violation["nodes"].as_array().into_iter().flatten().map(|node| &node["html"]).collect();
                 format!("{place} ({theme}): {}: {nodes:?}", violation["help"])
             }));
-            if let Some(folder) = &pictures {
-                let name: String = place.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
-                browser.screenshot(&folder.join(format!("{theme}{name}.png"))).await;
+            if let (Some(folder), Some(name)) = (&pictures, name_of(place)) {
+                browser.screenshot(&folder.join(format!("{name}-{theme}.png"))).await;
             }
         }
     }
