@@ -27,43 +27,53 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::program::{Ended, Server, Started, leasehold, run};
+use crate::program::{Ended, Server, Started, leasehold, run, until};
 
 /// A server and a directory to work in.
-struct Bed {
+pub(crate) struct Bed {
     place: tempfile::TempDir,
-    server: Server,
+    pub(crate) server: Server,
 }
 
 impl Bed {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let place = tempfile::tempdir().expect("a directory");
         let server = Server::in_place(place.path());
         Self { place, server }
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.place.path()
     }
 
     /// Runs a command against the server.
-    fn run(&self, arguments: &[&str]) -> Ended {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
         Started::of(leasehold(self.path(), arguments).env("LEASEHOLD_SERVER", self.server.url())).end()
     }
 
     /// Submits a line for the shell and gives its id.
-    fn submit(&self, flags: &[&str], line: &str) -> String {
+    pub(crate) fn submit(&self, flags: &[&str], line: &str) -> String {
         let arguments: Vec<&str> = ["submit"].iter().chain(flags).chain(&["--", "sh", "-c", line]).copied().collect();
         self.run(&arguments).expect(0).stdout().trim().to_owned()
     }
 
-    fn job(&self, id: &str) -> Value {
+    pub(crate) fn job(&self, id: &str) -> Value {
         self.run(&["get", "--json", id]).json(0)
+    }
+
+    /// Waits until a job is in a state.
+    pub(crate) fn until(&self, id: &str, state: &str) {
+        until(&format!("{id} is {state}"), || self.job(id)["state"] == state);
     }
 
     /// Starts a worker whose heartbeats come often.
     fn worker(&self, flags: &[&str]) -> Started {
-        let arguments = ["worker", "--lease", "600ms", "--grace", "2s"].iter().chain(flags);
+        self.patient_worker(&[&["--lease", "600ms", "--grace", "2s"], flags].concat())
+    }
+
+    /// Starts a worker whose leases are as long as usual.
+    pub(crate) fn patient_worker(&self, flags: &[&str]) -> Started {
+        let arguments = ["worker"].iter().chain(flags);
         Started::of(leasehold(self.path(), arguments).env("LEASEHOLD_SERVER", self.server.url()))
     }
 }

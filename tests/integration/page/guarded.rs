@@ -4,8 +4,9 @@ use reqwest::header::{COOKIE, LOCATION, ORIGIN, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
 
+use super::DESK;
 use super::browser::Browser;
-use super::{DESK, Night};
+use crate::cli::Bed;
 use crate::program::{Engine, Server};
 use crate::servers;
 
@@ -128,7 +129,7 @@ async fn a_monitor_has_the_page_too_and_serves_jobs_to_nobody_else() {
 
 #[test]
 fn the_whole_page_is_small() {
-    let night = Night::start();
+    let night = Bed::start();
     let mut bytes = 0;
     let fetch = |path: &str| {
         let mut command = std::process::Command::new("curl");

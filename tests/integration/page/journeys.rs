@@ -2,17 +2,18 @@
 
 use std::time::Instant;
 
+use super::DESK;
 use super::browser::Browser;
-use super::{DESK, Night};
+use crate::cli::Bed;
 use crate::program::{DEADLINE, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn why_a_job_failed_is_found_and_the_job_is_retried() {
-    let night = Night::start();
+    let night = Bed::start();
     let flag = night.path().join("mended");
     let line = format!("echo looking; test -e {} || {{ echo 'no such table' >&2; exit 3; }}", flag.display());
     let id = night.submit(&["--queue", "reports", "--max-attempts", "1"], &line);
-    let _worker = night.worker(&["--queue", "reports"]);
+    let _worker = night.patient_worker(&["--queue", "reports"]);
     night.until(&id, "failed");
     let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
 
@@ -29,12 +30,12 @@ async fn why_a_job_failed_is_found_and_the_job_is_retried() {
     browser.click("#ask button.main").await;
     browser.see("h1 .state.completed").await;
     browser.read("the table is there").await;
-    assert_eq!(night.state(&id), "completed");
+    assert_eq!(night.job(&id)["state"], "completed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_is_stopped_and_let_go_on() {
-    let night = Night::start();
+    let night = Bed::start();
     let id = night.submit(&["--queue", "night"], "true");
     let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
     browser.go("/").await;
@@ -43,7 +44,7 @@ async fn a_queue_is_stopped_and_let_go_on() {
     browser.type_into("#ask input[name=reason]", "the disk is full").await;
     browser.click("#ask button.main").await;
     browser.read("the disk is full").await;
-    let _worker = night.worker(&["--queue", "night"]);
+    let _worker = night.patient_worker(&["--queue", "night"]);
     browser.go(&format!("/jobs/{id}")).await;
     browser.read("is paused").await;
     browser.go("/queues").await;
@@ -54,9 +55,9 @@ async fn a_queue_is_stopped_and_let_go_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_holds_a_stuck_job_is_found_and_the_job_is_released() {
-    let night = Night::start();
+    let night = Bed::start();
     let id = night.submit(&["--queue", "night"], "sleep 600");
-    let _stuck = night.worker(&["--queue", "night", "--worker-id", "host-that-hangs", "--lease", "10m"]);
+    let _stuck = night.patient_worker(&["--queue", "night", "--worker-id", "host-that-hangs", "--lease", "10m"]);
     night.until(&id, "running");
     let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
     browser.go("/workers").await;
@@ -74,7 +75,7 @@ async fn who_holds_a_stuck_job_is_found_and_the_job_is_released() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_runs_at_two_tonight_is_seen() {
-    let night = Night::start();
+    let night = Bed::start();
     night.run(&["schedule", "add", "nightly-report", "0 2 * * *", "--queue", "night", "--", "date"]).expect(0);
     let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
     browser.go("/").await;
@@ -97,7 +98,7 @@ async fn what_runs_at_two_tonight_is_seen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_failures_of_a_kind_are_retried_at_once_with_their_number_seen_before() {
-    let night = Night::start();
+    let night = Bed::start();
     let flag = night.path().join("mended");
     let failing: Vec<String> = (0..3)
         .map(|_| {
@@ -105,7 +106,7 @@ async fn all_failures_of_a_kind_are_retried_at_once_with_their_number_seen_befor
             night.submit(&["--queue", "mail", "--kind", "shell", "--max-attempts", "1"], &line)
         })
         .collect();
-    let _worker = night.worker(&["--queue", "mail"]);
+    let _worker = night.patient_worker(&["--queue", "mail"]);
     failing.iter().for_each(|id| night.until(id, "failed"));
     std::fs::write(&flag, "").expect("mended");
     let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
@@ -125,7 +126,7 @@ async fn all_failures_of_a_kind_are_retried_at_once_with_their_number_seen_befor
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_is_worked_through_by_the_keyboard_alone() {
-    let night = Night::start();
+    let night = Bed::start();
     let ids: Vec<String> = (0..3).map(|_| night.submit(&["--queue", "night"], "true")).collect();
     let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
     browser.go("/").await;
@@ -157,11 +158,11 @@ async fn a_list_is_worked_through_by_the_keyboard_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_output_of_a_job_that_runs_is_followed_and_a_lost_server_is_seen_until_it_is_back() {
-    let mut night = Night::start();
+    let mut night = Bed::start();
     let line =
         format!("echo begun; while ! test -e {}; do sleep 0.1; done; echo gone on", night.path().join("go").display());
     let id = night.submit(&["--queue", "night"], &line);
-    let _worker = night.worker(&["--queue", "night"]);
+    let _worker = night.patient_worker(&["--queue", "night"]);
     night.until(&id, "running");
     let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
     browser.go(&format!("/jobs/{id}")).await;
@@ -178,9 +179,9 @@ async fn the_output_of_a_job_that_runs_is_followed_and_a_lost_server_is_seen_unt
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_that_was_open_for_long_does_no_harm() {
-    let night = Night::start();
+    let night = Bed::start();
     let id = night.submit(&["--queue", "night"], "sleep 600");
-    let _one = night.worker(&["--queue", "night", "--worker-id", "one"]);
+    let _one = night.patient_worker(&["--queue", "night", "--worker-id", "one"]);
     night.until(&id, "running");
     let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
     browser.go(&format!("/jobs/{id}")).await;
@@ -196,5 +197,5 @@ async fn a_page_that_was_open_for_long_does_no_harm() {
     browser.type_into("#ask input[name=reason]", "it hangs").await;
     browser.click("#ask button.danger").await;
     browser.read("Nothing was changed").await;
-    assert_eq!(night.state(&id), "running");
+    assert_eq!(night.job(&id)["state"], "running");
 }

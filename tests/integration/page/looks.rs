@@ -5,16 +5,17 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::DESK;
 use super::browser::Browser;
-use super::{DESK, Night};
+use crate::cli::Bed;
 use crate::servers;
 
 /// Where a phone ends.
 const PHONE: (u32, u32) = (360, 740);
 
 /// A night on which much has happened.
-fn eventful() -> (Night, Vec<crate::program::Started>, String) {
-    let night = Night::start();
+fn eventful() -> (Bed, Vec<crate::program::Started>, String) {
+    let night = Bed::start();
     let failed = night.submit(&["--queue", "reports", "--max-attempts", "1", "--label", "team=blue"], "echo x; exit 3");
     for _ in 0..5 {
         night.submit(&["--queue", "night"], "echo done");
@@ -26,7 +27,7 @@ fn eventful() -> (Night, Vec<crate::program::Started>, String) {
     night.run(&["schedule", "add", "nightly", "0 2 * * *", "--queue", "night", "--", "date"]).expect(0);
     night.run(&["queue", "pause", "later", "--reason", "repairs"]).expect(0);
     night.run(&["limit", "set", "queue:reports", "7"]).expect(0);
-    let worker = night.worker(&["--queue", "reports", "--queue", "night", "--slots", "4"]);
+    let worker = night.patient_worker(&["--queue", "reports", "--queue", "night", "--slots", "4"]);
     night.until(&failed, "failed");
     night.until(&running, "running");
     (night, vec![worker], failed)
@@ -97,7 +98,7 @@ async fn axe_finds_nothing_on_any_page_in_either_colour_scheme_and_nothing_is_wi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_jobs_bring_is_text_and_nothing_else() {
-    let night = Night::start();
+    let night = Bed::start();
     let script = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">";
     let long = "w".repeat(300_000);
     let payload = serde_json::json!({"html": script, "rtl": "\u{202e}abc", "long": long}).to_string();
@@ -111,7 +112,7 @@ async fn what_jobs_bring_is_text_and_nothing_else() {
     let url = format!("{}/v1/jobs", night.server.url());
     let answer = reqwest::Client::new().post(url).json(&large).send().await.expect("an answer");
     assert!(answer.status().is_success());
-    let _worker = night.worker(&["--queue", "night"]);
+    let _worker = night.patient_worker(&["--queue", "night"]);
     tokio::task::block_in_place(|| night.until(&hostile, "failed"));
     let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
     for place in [format!("/jobs/{hostile}"), "/jobs/large".to_owned(), "/jobs".to_owned(), "/".to_owned()] {
