@@ -13,6 +13,7 @@ const ACTS = {
   retry: { verb: "Retry" },
   cancel: { verb: "Cancel", danger: true },
   release: { verb: "Release", danger: true, fields: [DUE_REASON] },
+  fail: { verb: "Fail", danger: true, fields: [DUE_REASON] },
   hold: { verb: "Hold" },
   unhold: { verb: "Let go" },
   "run-now": { verb: "Run now" },
@@ -20,6 +21,9 @@ const ACTS = {
   edit: { verb: "Change the priority", fields: [PRIORITY, REASON] },
   delete: { verb: "Delete", danger: true },
 };
+
+// Both take the job from its worker, and differ in what becomes of it.
+const THEN = { release: "requeue", fail: "fail" };
 
 const changed = () => document.dispatchEvent(new CustomEvent("leasehold:changed"));
 
@@ -42,7 +46,7 @@ async function one(act, { one: path, fence, id }) {
       location.assign("/jobs");
       return;
     }
-    if (act === "release") await call("POST", path.replace("/v1/jobs/", "/v1/admin/jobs/") + "/release", { ...body, ...expected, then: "requeue" });
+    if (act in THEN) await call("POST", path.replace("/v1/jobs/", "/v1/admin/jobs/") + "/release", { ...body, ...expected, then: THEN[act] });
     else if (act === "edit") await call("PATCH", path, body);
     else if (act === "rerun") {
       const made = await call("POST", `${path}/rerun`);
@@ -68,7 +72,7 @@ function filterOf({ kql, state }) {
 async function many(act, place) {
   const { verb, danger } = ACTS[act];
   const fields = act === "edit" ? [PRIORITY, DUE_REASON] : [DUE_REASON];
-  const path = `/v1/admin/jobs/${act}`;
+  const path = `/v1/admin/jobs/${act in THEN ? "release" : act}`;
   const filter = filterOf(place);
   // What a change of priority changes is asked for with the reason, so the preview names any.
   const order = act === "edit" ? { filter, edit: { priority: 0 } } : { filter };
@@ -89,7 +93,7 @@ async function many(act, place) {
   });
   if (!typed) return;
   const reason = typed.reason ? { reason: typed.reason } : {};
-  const full = { filter, ...reason, dry_run: false };
+  const full = { filter, ...reason, dry_run: false, ...(act in THEN ? { then: THEN[act] } : {}) };
   if (act === "edit") full.edit = { priority: Number(typed.priority) };
   const said = tell(verb, "Working …");
   const sum = { changed: 0, skipped: 0, failed: 0, failures: [] };

@@ -74,6 +74,28 @@ async fn who_holds_a_stuck_job_is_found_and_the_job_is_released() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn running_jobs_are_failed_together_with_the_reason_in_their_histories() {
+    let night = Bed::start();
+    let ids: Vec<String> = (0..2).map(|_| night.submit(&["--queue", "night"], "sleep 600")).collect();
+    let _worker = night.patient_worker(&["--queue", "night", "--slots", "2"]);
+    ids.iter().for_each(|id| night.until(id, "running"));
+    let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
+    browser.go("/jobs?state=running").await;
+    browser.click("#all").await;
+    browser.read("2 selected").await;
+    browser.click_on(".acts button", "fail").await;
+    browser.read("This is about 2 jobs.").await;
+    browser.type_into("#ask input[name=reason]", "they wait for a host that is gone").await;
+    browser.click("#ask button.danger").await;
+    browser.read("2 changed, 0 failed.").await;
+    for id in &ids {
+        let job = night.job(id);
+        assert_eq!(job["state"], "failed");
+        assert!(job["history"].to_string().contains("a host that is gone"), "{job}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_runs_at_two_tonight_is_seen() {
     let night = Bed::start();
     night.run(&["schedule", "add", "nightly-report", "0 2 * * *", "--queue", "night", "--", "date"]).expect(0);
