@@ -12,7 +12,7 @@ const LEAST: f64 = 3.0;
 /// A bar of the picture.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Span {
-    /// `waiting` or `running`, or the state that the job is in.
+    /// `waiting` or `running`.
     pub(super) what: &'static str,
     /// When it begins and ends.
     pub(super) from: Timestamp,
@@ -24,8 +24,7 @@ pub(super) struct Span {
     pub(super) width: f64,
 }
 
-/// Returns the bars of a job's history, up to `now` where it has not ended. `begins` is when the job was due: it did
-/// not wait before.
+/// Returns the bars of a job's history, up to `now` where it has not ended. A job that is due later waits as well.
 pub(super) fn spans(history: &[HistoryEntry], now: Timestamp) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for (index, entry) in history.iter().enumerate() {
