@@ -100,8 +100,9 @@ fn routes() -> OpenApiRouter<App> {
 
 /// Returns the server's router: the API, and the web page over it.
 pub(super) fn router(app: App) -> Router {
-    let pages = page::routes(surround(all_routes(), app.clone()), app.shutdown.clone());
-    surround(all_routes(), app.clone()).merge(surround_pages(pages, &app))
+    let api = surround(all_routes(), app.clone());
+    let pages = page::routes(api.clone(), app.shutdown.clone());
+    api.merge(surround_pages(pages, &app))
 }
 
 /// Returns the routes of the API, and those of other managers, which its description leaves out.

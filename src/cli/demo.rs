@@ -199,7 +199,7 @@ impl Night {
         Ok(())
     }
 
-    /// Ends all processes.
+    /// Ends the workers and the server, by force those that do not end in time.
     async fn end(mut self) {
         for process in self.workers.iter().chain([&self.server]) {
             ask_to_end(process);

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tower::ServiceExt as _;
 use url::form_urlencoded;
 
-use crate::wire::{Me, Problem};
+use crate::wire::{ClusterStatus, Me, Problem};
 
 /// The longest answer that a page reads, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -96,6 +96,14 @@ impl Asker {
     /// Returns who looks at the page, and what they may do.
     pub(super) async fn me(&self) -> Result<Me, Refused> {
         self.get("/v1/me", &[]).await
+    }
+
+    /// Returns where the member that answers stands in its cluster; `None` where the server is of none.
+    pub(super) async fn cluster(&self) -> Result<Option<ClusterStatus>, Refused> {
+        match self.get("/v1/cluster", &[]).await {
+            Err(refused) if refused.status == StatusCode::NOT_FOUND => Ok(None),
+            answer => answer.map(Some),
+        }
     }
 
     async fn answer(&self, path: &str, parameters: &[(&str, &str)]) -> Result<bytes::Bytes, Refused> {

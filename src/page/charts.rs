@@ -65,7 +65,7 @@ pub(super) struct Bar {
 pub(super) struct Chart {
     /// The name of the span.
     pub(super) name: &'static str,
-    /// The intervals.
+    /// The intervals of the span, each with what happened in it.
     pub(super) bars: Vec<Bar>,
     /// The whole span in one.
     pub(super) total: Bar,

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::response::Response;
-use http::{StatusCode, Uri};
+use http::Uri;
 
 use super::ask::{Asker, Refused};
 use super::frame::{self, Frame};
@@ -39,10 +39,7 @@ pub(super) async fn page(asker: Asker, uri: Uri) -> Response {
 async fn health(asker: &Asker) -> Result<HealthPage, Refused> {
     let frame = Frame::of(asker, "/health", "Health").await?;
     let health: ServerHealth = asker.get("/v1/health", &[]).await?;
-    let cluster = match asker.get::<ClusterStatus>("/v1/cluster", &[]).await {
-        Err(refused) if refused.status == StatusCode::NOT_FOUND => None,
-        answer => Some(answer?),
-    };
+    let cluster = asker.cluster().await?;
     let unready = asker.get::<crate::wire::Health>("/readyz", &[]).await.err().map(|refused| refused.detail);
     let configuration = serde_json::to_string_pretty(&health.configuration).unwrap_or_default();
     Ok(HealthPage { frame, health, configuration, cluster, unready })

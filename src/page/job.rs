@@ -13,7 +13,8 @@ use super::jobs::{phase, took};
 use super::shown;
 use super::timeline::{Span, spans};
 use crate::clock::Timestamp;
-use crate::job::{JobState, Json};
+use crate::job::{EventName, JobState, Json};
+use crate::store::output::left_out;
 use crate::wire::{AttemptOutput, Explanation, Job, OutputStream};
 
 /// The longest payload or result that stands on the page at once, in bytes; of a longer one its beginning does.
@@ -72,7 +73,7 @@ impl JobPage {
         for part in &stream.parts {
             let bytes = part.bytes();
             if part.offset > at {
-                text.push_str(&format!("\n[{} bytes are left out]\n", part.offset - at));
+                text.push_str(&left_out(part.offset - at));
             }
             at = part.offset + bytes.len() as u64;
             text.push_str(&String::from_utf8_lossy(&bytes));
@@ -104,7 +105,7 @@ async fn job(asker: &Asker, id: &str, wanted: &Wanted) -> Result<JobPage, Refuse
         Err(refused) if refused.status == StatusCode::UNAUTHORIZED => return Err(refused),
         output => output.ok().filter(|output| output.fence > 0),
     };
-    let attempts = job.history.iter().filter(|entry| entry.event.to_string() == "claimed").map(|entry| Attempt {
+    let attempts = job.history.iter().filter(|entry| entry.event == EventName::Claimed).map(|entry| Attempt {
         number: entry.attempt.get().into(),
         fence: entry.fence.get(),
         worker: entry.actor.to_string(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
-use http::{HeaderMap, StatusCode, Uri};
+use http::{HeaderMap, Uri};
 
 use super::ask::{Asker, Refused};
 use super::charts::{Chart, Charts};
@@ -100,12 +100,6 @@ async fn look(asker: &Asker) -> Result<Seen, Refused> {
         let parameters = [("kql", kql), ("state", "running"), ("sort", "started_at"), ("limit", NAMED)];
         asker.get::<Page<Job>>("/v1/jobs", &parameters).await
     };
-    let cluster = async {
-        match asker.get::<ClusterStatus>("/v1/cluster", &[]).await {
-            Err(refused) if refused.status == StatusCode::NOT_FOUND => Ok(None),
-            answer => answer.map(Some),
-        }
-    };
     let (health, queues, workers, orphans, overdue, held, cluster) = tokio::try_join!(
         async { asker.get::<ServerHealth>("/v1/health", &[]).await },
         async { asker.get::<Page<Queue>>("/v1/queues", &[]).await },
@@ -113,7 +107,7 @@ async fn look(asker: &Asker) -> Result<Seen, Refused> {
         running("orphan.flagged_at: *"),
         running("overdue_at: *"),
         async { asker.get::<CountAnswer>("/v1/jobs/count", &HELD).await },
-        cluster,
+        asker.cluster(),
     )?;
     Ok(Seen {
         health,

@@ -68,7 +68,7 @@ pub(super) fn short(id: &str) -> String {
     if uuid::Uuid::try_parse(id).is_ok() {
         return format!("…{}", &id[id.len() - END..]);
     }
-    if id.chars().count() <= LONG { id.to_owned() } else { id.chars().take(LONG).chain(['…']).collect() }
+    cut_after(LONG, id)
 }
 
 /// Writes the path of what has this id. The characters that a path has without an escape stand as they are.
@@ -95,8 +95,11 @@ pub(super) fn a_minute(throughput: &[Throughput]) -> String {
 /// Cuts a text that is too long for a cell.
 pub(super) fn cut(text: &str) -> String {
     const LONG: usize = 120;
-    let line = text.lines().next().unwrap_or_default();
-    if line.chars().count() <= LONG { line.to_owned() } else { line.chars().take(LONG).chain(['…']).collect() }
+    cut_after(LONG, text.lines().next().unwrap_or_default())
+}
+
+fn cut_after(length: usize, text: &str) -> String {
+    if text.chars().count() <= length { text.to_owned() } else { text.chars().take(length).chain(['…']).collect() }
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// Writes a page.
+    /// Writes a page once in each form in which it is sent.
     pub(super) fn of(page: &impl Template) -> Result<Self, String> {
         let plain = page.render().map_err(|error| error.to_string())?;
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());

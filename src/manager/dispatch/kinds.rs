@@ -176,7 +176,7 @@ impl LaneKinds {
         self.wanted.values().flat_map(|wanted| wanted.beyond.values())
     }
 
-    /// Drops all candidates.
+    /// Drops all candidates, due ones and those beyond the end of the lane.
     pub(super) fn forget(&mut self) {
         self.due = ByKind::default();
         self.wanted.values_mut().for_each(Wanted::forget);

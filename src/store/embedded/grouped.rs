@@ -66,9 +66,9 @@ pub(super) type ByKind = Grouped<Kind>;
 /// An index of a queue's available jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Index {
-    /// By owner.
+    /// The index has a part for each owner of jobs.
     Owner,
-    /// By kind.
+    /// The index has a part for each kind of jobs.
     Kind,
 }
 
