@@ -67,5 +67,5 @@ async fn the_role_for_elasticsearch_is_all_that_the_program_needs() {
         assert!(said.contains("done"), "{said}");
     }
     let log = server.log();
-    assert!(!log.contains("security_exception") && !log.contains("403"), "{log}");
+    assert!(!log.contains("security_exception") && !log.contains("HTTP 403"), "{log}");
 }
