@@ -66,9 +66,9 @@ impl Bed {
         until(&format!("{id} is {state}"), || self.job(id)["state"] == state);
     }
 
-    /// Starts a worker whose heartbeats come often.
+    /// Starts a worker whose leases outlast a machine that stands still for some seconds.
     fn worker(&self, flags: &[&str]) -> Started {
-        self.patient_worker(&[&["--lease", "600ms", "--grace", "2s"], flags].concat())
+        self.patient_worker(&[&["--lease", "10s", "--grace", "2s"], flags].concat())
     }
 
     /// Starts a worker whose leases are as long as usual.

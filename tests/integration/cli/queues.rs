@@ -120,6 +120,8 @@ fn a_worker_takes_from_its_queues_in_the_order_that_it_says() {
     {
         let _strict = bed.worker(&["--queue", "a,b", "--queue-order", "strict", "--slots", "1"]);
         until("all ran", || lines().len() == 6);
+        // A job whose end the server has not heard of when the worker is killed would run again.
+        until("all have ended", || bed.run(&["count", "state: completed"]).expect(0).stdout().trim() == "6");
     }
     assert_eq!(lines(), "aabbbb");
 

@@ -42,7 +42,8 @@ fn keeps_all_the_rules(language: &str, program: &Path, arguments: &[&str]) {
     fs::write(bed.path().join(file), block(language)).expect("written");
     let mut command = Command::new(program);
     command.args(arguments).arg(bed.server.url()).current_dir(bed.path());
-    command.env("LEASE_MS", "1500").env("TMPDIR", bed.path());
+    // Longer than the server's restart takes, also where the machine stands still for a while.
+    command.env("LEASE_MS", "15000").env("TMPDIR", bed.path());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut worker = Started::of(&mut command);
 

@@ -45,7 +45,7 @@ async fn a_server_waits_for_its_store_says_when_it_is_away_and_recovers_by_itsel
     proxy.come_up().await;
     until("a server that is ready", async || readiness(&server).await == StatusCode::OK).await;
     assert_eq!(submit(&server).await.status(), StatusCode::CREATED);
-    let claim = json!({"worker_id": "w", "queues": ["q"], "max_jobs": 10, "wait_ms": 5000});
+    let claim = json!({"worker_id": "w", "queues": ["q"], "max_jobs": 10, "wait_ms": 60_000});
     let answer = reqwest::Client::new().post(format!("{}/v1/claims", server.url())).json(&claim).send().await;
     let claimed: Value = answer.expect("the server answers").json().await.expect("JSON");
     assert!(claimed["jobs"].as_array().is_some_and(|jobs| !jobs.is_empty()), "{claimed}");

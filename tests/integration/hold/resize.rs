@@ -33,7 +33,7 @@ impl Site {
     }
 
     fn worker(&self, server: &Server) -> Started {
-        let arguments = ["worker", "--lease", "3s", "--slots", "8", "--queue", "q"];
+        let arguments = ["worker", "--lease", "6s", "--slots", "8", "--queue", "q"];
         Started::of(leasehold(self.place.path(), arguments).env("LEASEHOLD_SERVER", server.url()))
     }
 

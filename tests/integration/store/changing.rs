@@ -157,7 +157,7 @@ async fn a_member_that_has_lost_its_directory_has_no_say_until_it_is_replaced() 
     // With the leader gone, it does not make a majority with the one that is left.
     let third = (1..=3).find(|number| *number != lost && *number != other).expect("a third");
     group.stop(other).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(!group.standing(third).leads && !group.standing(lost).leads, "a member that has forgotten all has voted");
     group.start_with(other, &forgetful(other));
     group.make(MemberChange::Replace { member: lost }).await;

