@@ -13,7 +13,7 @@ use super::access::{Access, Guard};
 use super::error::{ApiError, Code};
 use crate::manager::Manager;
 use crate::notify::Subscriptions;
-use crate::peers::PeerSecret;
+use crate::peers::PeerClient;
 use crate::scheduler::Schedules;
 
 /// The size of the budget's units, in bytes.
@@ -30,8 +30,8 @@ pub struct AppState {
     pub schedules: Option<Schedules>,
     /// The tokens and their roles.
     pub access: Access,
-    /// The secret that the managers of the store share; `None` where they do not call each other.
-    pub peer_secret: Option<PeerSecret>,
+    /// How the other managers of the store are called; `None` where they do not call each other.
+    pub peers: Option<PeerClient>,
     /// The process's metrics, from [`super::metrics::install`].
     pub metrics: PrometheusHandle,
     /// The limits of the server.
@@ -91,7 +91,7 @@ pub(super) struct AppParts {
     pub(super) subscriptions: Option<Arc<Subscriptions>>,
     pub(super) schedules: Option<Schedules>,
     pub(super) guard: Arc<Guard>,
-    pub(super) peer_secret: Option<PeerSecret>,
+    pub(super) peers: Option<PeerClient>,
     pub(super) metrics: PrometheusHandle,
     pub(super) limits: Limits,
     pub(super) configuration: serde_json::Value,
@@ -110,13 +110,13 @@ impl AppParts {
     /// Makes the parts of a server that listens on this address, and ends when `shutdown` is cancelled. `openapi` is
     /// the API's description.
     pub(super) fn new(state: AppState, address: SocketAddr, shutdown: CancellationToken, openapi: Bytes) -> Self {
-        let AppState { manager, subscriptions, schedules, access, peer_secret, metrics, limits, configuration } = state;
+        let AppState { manager, subscriptions, schedules, access, peers, metrics, limits, configuration } = state;
         Self {
             manager,
             subscriptions,
             schedules,
             guard: Arc::new(Guard::new(access, address)),
-            peer_secret,
+            peers,
             metrics,
             budget: BodyBudget::new(limits.body_bytes),
             streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),

@@ -4,25 +4,41 @@
 use axum::extract::{Request, State};
 use axum::response::IntoResponse;
 use http::StatusCode;
+use serde::de::DeserializeOwned;
 
 use super::App;
 use super::call::{Admin, Answer, Call, Read};
 use super::error::{ApiError, Code};
 use super::extract::{Query, parse, read};
-use crate::peers::{Hints, MAX_HINTS_BYTES};
+use super::json::ok;
+use crate::peers::{AskWorkers, Hints, MAX_HINTS_BYTES};
 use crate::wire::{ChangeCluster, ClusterStatus};
 
-/// Takes hints of jobs that another manager has written.
-pub(super) async fn hints(State(app): State<App>, request: Request) -> Answer {
-    let Some(secret) = &app.peer_secret else {
+/// The longest body of a call that only asks, in bytes.
+const MAX_QUESTION_BYTES: usize = 4 * 1024;
+
+/// Reads a call that is signed by another manager of the store.
+async fn of_a_peer<T: DeserializeOwned>(app: &App, request: Request, max_bytes: usize) -> Result<T, ApiError> {
+    let Some(peers) = &app.peers else {
         return Err(ApiError::new(Code::NoSuchRoute, "this server takes no calls of other servers"));
     };
     let (parts, body) = request.into_parts();
-    let body = read(&parts, body, MAX_HINTS_BYTES, &app).await?;
-    secret
+    let body = read(&parts, body, max_bytes, app).await?;
+    peers
         .verify(&parts.headers, &body.bytes, app.manager.now())
         .map_err(|why| ApiError::new(Code::Unauthorized, format!("the call is not one of another server: {why}")))?;
-    let hints: Hints = parse(&body.bytes)?;
+    parse(&body.bytes)
+}
+
+/// Tells another manager which workers call this one.
+pub(super) async fn workers(State(app): State<App>, request: Request) -> Answer {
+    let AskWorkers { id } = of_a_peer(&app, request, MAX_QUESTION_BYTES).await?;
+    ok(&app.manager.workers_seen_here(id.as_ref()))
+}
+
+/// Takes hints of jobs that another manager has written.
+pub(super) async fn hints(State(app): State<App>, request: Request) -> Answer {
+    let hints: Hints = of_a_peer(&app, request, MAX_HINTS_BYTES).await?;
     app.manager.take_recalls(&hints.recalls);
     app.manager.take_hints(&hints.available)?;
     Ok(StatusCode::NO_CONTENT.into_response())

@@ -4,13 +4,14 @@
 //! within a time, and against a budget of bytes for all requests together, so that no number of clients makes the
 //! server hold more than it has.
 
+use std::convert::Infallible;
 use std::str::FromStr;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
@@ -213,6 +214,9 @@ pub(crate) struct QueuePath(pub(crate) QueueName);
 /// The limit that the scope and the name in a path are of.
 pub(crate) struct LimitPath(pub(crate) LimitName);
 
+/// What the caller says of its program, if it says anything.
+pub(crate) struct UserAgent(pub(crate) Option<String>);
+
 /// The worker's name in a path.
 pub(crate) struct WorkerPath(pub(crate) WorkerId);
 
@@ -259,6 +263,15 @@ impl FromRequestParts<App> for WorkerPath {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         name_in_path("worker_id", parts, app).await.map(Self)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for UserAgent {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let said = parts.headers.get(USER_AGENT).and_then(|value| value.to_str().ok());
+        Ok(Self(said.filter(|said| !said.trim().is_empty()).map(str::to_owned)))
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
     schedule_bulk, schedule_lines, schedules, stats, subscriptions, system, work, workers,
 };
 use crate::page;
-use crate::peers::HINTS_PATH;
+use crate::peers::{HINTS_PATH, WORKERS_PATH};
 use crate::wire::cookie::BY_PAGE;
 
 /// Returns every route, without the layers around it.
@@ -108,11 +108,11 @@ pub(super) fn router(app: App) -> Router {
 /// Returns the routes of the API, and those of other managers, which its description leaves out.
 fn all_routes() -> Router<App> {
     let (router, _) = routes().split_for_parts();
-    router.route(HINTS_PATH, post(cluster::hints))
+    router.route(HINTS_PATH, post(cluster::hints)).route(WORKERS_PATH, post(cluster::workers))
 }
 
 /// The paths that a monitor process serves, and the prefix of the administrators' calls, which it serves too.
-const MONITOR_PATHS: [&str; 5] = ["/livez", "/readyz", "/metrics", "/openapi.json", HINTS_PATH];
+const MONITOR_PATHS: [&str; 6] = ["/livez", "/readyz", "/metrics", "/openapi.json", HINTS_PATH, WORKERS_PATH];
 const ADMIN_PREFIX: &str = "/v1/admin/";
 
 /// Returns the router of a monitor process, which serves only some of the routes, and the web page.

@@ -38,7 +38,7 @@ impl Fixture {
             subscriptions: None,
             schedules: None,
             guard: Arc::new(Guard { access: Access::default(), trusts_its_machine: false }),
-            peer_secret: None,
+            peers: None,
             metrics: metrics::install().expect("metrics"),
             budget: BodyBudget::new(limits.body_bytes),
             streams: Arc::new(Semaphore::new(limits.event_streams)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::App;
 use super::call::{Answer, Call, Work};
 use super::delivery::{deliver, deliver_with_items, deliver_with_job};
-use super::extract::{BulkBody, JobPath, JsonBody, Query, WorkerPath};
+use super::extract::{BulkBody, JobPath, JsonBody, Query, UserAgent, WorkerPath};
 use super::items::{in_order, only, sort_out};
 use super::jobs::{as_written, job_as_written};
 use super::json::ok;
@@ -25,8 +25,16 @@ use crate::wire::{
 #[utoipa::path(post, path = "/v1/claims", tag = "work", request_body = ClaimJobs,
     responses((status = 200, description = "The jobs, each with its lease; empty when none came in time",
         body = ClaimAnswer)))]
-pub(crate) async fn claim(call: Call<Work>, JsonBody(claim): JsonBody<ClaimJobs>) -> Answer {
-    let claimed = call.app.manager.claim(claim.into_claim()?).await?;
+pub(crate) async fn claim(
+    call: Call<Work>,
+    UserAgent(user_agent): UserAgent,
+    JsonBody(claim): JsonBody<ClaimJobs>,
+) -> Answer {
+    let claim = claim.into_claim()?;
+    if let Some(user_agent) = user_agent {
+        call.app.manager.worker_calls_by(&claim.worker_id, &user_agent);
+    }
+    let claimed = call.app.manager.claim(claim).await?;
     deliver(claimed)
 }
 

@@ -228,7 +228,7 @@ async fn serve_alone(
     let managing = means.start(means.manager(), None).await?;
     let address = listener.local_addr().map_err(Failure::failed)?;
     print(&format!("listening on http://{address}"))?;
-    let state = managing.state(shown, means.peer_secret.clone());
+    let state = managing.state(shown);
     serve(listener, state, shutdown).await.map_err(|error| cannot_serve(address, &error))?;
     managing.shutdown().await;
     means.store.close().await;

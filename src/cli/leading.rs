@@ -99,7 +99,7 @@ impl Leading {
                     return Ok(());
                 }
             };
-            self.office.take(managing.state(&self.shown, None));
+            self.office.take(managing.state(&self.shown));
             match self.until_the_end(term, std::future::pending::<()>()).await {
                 End::Stopping => {
                     self.stop(term, managing).await;

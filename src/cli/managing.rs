@@ -16,7 +16,7 @@ use crate::executor::HttpExecutor;
 use crate::manager::{Manager, ManagerConfig};
 use crate::monitor::{Monitor, MonitorConfig};
 use crate::notify::Notifier;
-use crate::peers::{PeerSecret, Teller};
+use crate::peers::{PeerClient, PeerSecret, Teller};
 use crate::scheduler::{OutcomeKeeper, Scheduler, SchedulerConfig, Schedules};
 use crate::store::Store;
 
@@ -61,6 +61,7 @@ pub(super) struct Managing {
     notifier: Notifier,
     scheduler: Option<Scheduler>,
     monitor: Option<Monitor>,
+    peers: Option<PeerClient>,
     teller: Option<Teller>,
 }
 
@@ -76,8 +77,8 @@ impl Means {
     /// another one, if it did. Whoever gives this up on the way retires the manager.
     pub(super) async fn start(&self, manager: Manager, leads_since: Option<Timestamp>) -> Result<Managing, Failure> {
         let (store, clock) = (&self.store, &self.clock);
-        let teller = self.peer_secret.clone().map(|secret| Teller::start(manager.clone(), secret));
-        let teller = teller.transpose().map_err(Failure::failed)?;
+        let peers = self.peer_secret.clone().map(PeerClient::new).transpose().map_err(Failure::failed)?;
+        let teller = peers.clone().map(|peers| Teller::start(manager.clone(), peers));
         let executor = self.executor.clone();
         let policy = executor.policy().clone();
         let calls = executor.clone();
@@ -96,19 +97,19 @@ impl Means {
                 Some(started.map_err(|error| Failure::Usage(error.to_string()))?)
             }
         };
-        Ok(Managing { manager, schedules, notifier, scheduler, monitor, teller })
+        Ok(Managing { manager, schedules, notifier, scheduler, monitor, peers, teller })
     }
 }
 
 impl Managing {
     /// Returns what the calls of the API are answered with.
-    pub(super) fn state(&self, shown: &Shown, peer_secret: Option<PeerSecret>) -> AppState {
+    pub(super) fn state(&self, shown: &Shown) -> AppState {
         AppState {
             manager: self.manager.clone(),
             subscriptions: Some(self.notifier.subscriptions().clone()),
             schedules: Some(self.schedules.clone()),
             access: shown.access.clone(),
-            peer_secret,
+            peers: self.peers.clone(),
             metrics: shown.metrics.clone(),
             limits: shown.limits.clone(),
             configuration: shown.configuration.clone(),

@@ -252,7 +252,7 @@ mod tests {
             at: Timestamp::from_millis(90_000),
             queues: (0..queues).map(queue).collect(),
             jobs: Vec::new(),
-            workers: WorkerList { items: Vec::new(), next_cursor: None, truncated: false },
+            workers: WorkerList { items: Vec::new(), next_cursor: None, truncated: false, servers_unasked: 0 },
         }
     }
 

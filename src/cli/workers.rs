@@ -25,6 +25,13 @@ pub(super) async fn run(args: WorkersArgs, settings: Settings) -> Result<(), Fai
     if workers.truncated && !args.answer.is_for_programs() {
         print("There are more running jobs than the server looks at for this: some workers may be missing.")?;
     }
+    if workers.servers_unasked > 0 && !args.answer.is_for_programs() {
+        let servers = workers.servers_unasked;
+        print(&format!(
+            "{servers} other servers of the store do not say which workers call them (`--advertise`, \
+             `--cluster-secret`): of those workers only what they run is known."
+        ))?;
+    }
     Ok(())
 }
 
@@ -52,7 +59,8 @@ pub(super) fn overview(workers: &[Worker], now: Timestamp, fit: Fit) -> String {
             worker.queues.iter().map(QueueName::as_str).collect::<Vec<_>>().join(" "),
             kinds.join(" "),
             offers.join(" "),
+            worker.user_agent.clone().unwrap_or_default(),
         ]
     });
-    table_to(fit, &["worker", "", "runs", "beat", "lease", "seen", "queues", "kinds", "offers"], rows)
+    table_to(fit, &["worker", "", "runs", "beat", "lease", "seen", "queues", "kinds", "offers", "program"], rows)
 }

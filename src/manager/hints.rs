@@ -332,6 +332,13 @@ impl Manager {
         Ok(())
     }
 
+    /// Returns where the other managers of the store that run are reached, and how many have no address.
+    #[must_use]
+    pub fn others(&self) -> (Vec<Arc<str>>, usize) {
+        let receivers = self.shared.hints.receivers.lock();
+        (receivers.addresses.values().cloned().collect(), receivers.without)
+    }
+
     /// Returns what is wrong between this manager and the others of the store, each as a sentence.
     #[must_use]
     pub fn peer_troubles(&self) -> Vec<String> {

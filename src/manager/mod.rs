@@ -50,7 +50,7 @@ pub use observe::insight::{Insights, KindCounts, Quantiles, Tally, WINDOW};
 pub use observe::queues::Queue;
 pub use observe::survey::{Survey, SurveyState, SurveyedQueue};
 pub use observe::throughput::Throughput;
-pub use observe::workers::{Worker, WorkerStatuses};
+pub use observe::workers::{SeenElsewhere, Worker, WorkerStatuses};
 pub use output::{AttemptChoice, AttemptOutput, OutputFrom, OutputPiece, StreamOutput};
 pub use replay::{RecordedJob, replay};
 pub use request::{

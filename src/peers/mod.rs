@@ -3,16 +3,18 @@
 //! A manager tells another of the jobs that were written here and are handed out there ([`Hints`]). Every call is
 //! signed, as webhooks are, by the secret of the cluster, which never travels: `{id}.{timestamp}.{body}` under
 //! HMAC-SHA256. A call that is recorded and sent again tells of a version that has passed, and a claim of it conflicts.
+//! In the same way it asks which workers call the other ([`AskWorkers`]).
 //!
 //! The members of a group, which are one store, send each other the messages of that store ([`Envelope`]), signed in
 //! the same way.
 //!
-//! In reading order: [`Hints`] (the call), [`PeerSecret`] (how it is signed and verified), [`Teller`] (the background
+//! In reading order: [`Hints`] (the call), [`PeerSecret`] (how it is signed and verified), [`PeerClient`] (how it is made), [`Teller`] (the background
 //! task that makes the calls), [`ClusterMap`] (the members of a group), [`Envelope`] (what they send each other),
 //! [`Carrier`] (the background tasks that send it) and [`Deputies`] (calls that a member makes for the leader).
 
 mod calls;
 mod carrier;
+mod client;
 mod envelope;
 mod members;
 mod secret;
@@ -21,10 +23,12 @@ mod teller;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::job::WorkerId;
 use crate::manager::{Hint, MAX_HINTED_BYTES, Recall};
 
 pub use calls::{CALLS_PATH, Deputies, InvalidCall, MAX_CALL_BYTES, Passed, PassedCall};
 pub use carrier::Carrier;
+pub use client::PeerClient;
 pub use envelope::{Envelope, InvalidEnvelope, MAX_CLUSTER_BYTES};
 pub use members::ClusterMap;
 pub use secret::{InvalidPeerSecret, PeerSecret};
@@ -32,6 +36,9 @@ pub use teller::Teller;
 
 /// The path, below a manager's address, of the call with hints.
 pub const HINTS_PATH: &str = "/cluster/hints";
+
+/// The path, below a manager's address, of the call that asks for its workers.
+pub const WORKERS_PATH: &str = "/cluster/workers";
 
 /// The path, below a member's address, of the call with messages of another member.
 pub const MESSAGES_PATH: &str = "/cluster/messages";
@@ -56,8 +63,13 @@ pub struct Hints {
     pub recalls: Vec<Recall>,
 }
 
-impl Hints {
-    fn to_json(&self) -> Bytes {
-        serde_json::to_vec(self).expect("names and numbers become JSON").into()
-    }
+/// The body of the call that asks a manager which workers call it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskWorkers {
+    /// The only worker that is asked for, if it is one.
+    pub id: Option<WorkerId>,
+}
+
+fn to_json(body: &impl Serialize) -> Bytes {
+    serde_json::to_vec(body).expect("names and numbers become JSON").into()
 }

@@ -9,12 +9,16 @@ use crate::manager::Worker;
 /// The list of workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerList {
-    /// The workers that called this server recently and those that run jobs, by name.
+    /// The workers that called a server of the store recently and those that run jobs, by name.
     pub items: Vec<Worker>,
     /// Always null: the list has one page.
     pub next_cursor: Option<String>,
     /// Whether there are more running jobs than were read, so that workers may be missing.
     pub truncated: bool,
+    /// The number of other servers that did not say which workers call them, so that of those workers only what they
+    /// run is known. They have no address (`--advertise`), or did not answer within two seconds.
+    #[serde(default)]
+    pub servers_unasked: u64,
 }
 
 /// A worker with the jobs that it runs.

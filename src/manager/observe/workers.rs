@@ -1,7 +1,8 @@
-//! The workers that claimed at this manager lately, and the leases in the store.
+//! The workers that claimed lately, and the leases in the store.
 //!
 //! Which queues a worker claims from and what it offers is known only to the manager it calls, in memory
-//! and for a bounded number of workers. Which jobs it runs is in the store, for all managers.
+//! and for a bounded number of workers; the managers of a store ask each other. Which jobs it runs is in the store, for
+//! all managers.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
@@ -25,6 +26,9 @@ const REMEMBERED: usize = 5_000;
 /// A worker that has claimed within this time counts as one that claims.
 const LATELY: Duration = Duration::from_secs(120);
 
+/// The most characters that are kept of what a worker says of the program that calls for it.
+const MAX_USER_AGENT_CHARS: usize = 200;
+
 /// The most kinds of a queue that other managers are told of; where workers name more, any kind is left to them.
 const MAX_KINDS: usize = 64;
 
@@ -41,6 +45,7 @@ struct Sighting {
     resources: Resources,
     labels: Offers,
     kinds: Vec<Kind>,
+    user_agent: Option<Box<str>>,
     /// The number of the worker's claims that wait for a job now.
     waiting: u32,
 }
@@ -51,9 +56,9 @@ pub struct Worker {
     /// The worker's name.
     #[schema(example = "host7:4711")]
     pub id: WorkerId,
-    /// When the worker last called this server; null when it has not called this server recently.
+    /// When the worker last called a server; null when it has called none recently.
     pub last_seen_at: Option<Timestamp>,
-    /// When the worker last tried to claim jobs from this server.
+    /// When the worker last tried to claim jobs.
     pub last_claim_at: Option<Timestamp>,
     /// Whether a claim of the worker waits for a job now.
     pub waiting: bool,
@@ -67,6 +72,11 @@ pub struct Worker {
     /// The kinds of jobs that the worker's latest claim takes; empty when it takes any.
     #[serde(default)]
     pub kinds: Vec<Kind>,
+    /// The program that calls for the worker, with its version, as the `User-Agent` of its latest claim says it; null
+    /// when it says nothing. At most 200 characters are kept.
+    #[schema(example = "leasehold/0.1.0")]
+    #[serde(default)]
+    pub user_agent: Option<String>,
     /// The number of jobs that the worker runs.
     pub running: u64,
     /// The time of the oldest among the latest heartbeats of the worker's jobs; null when it runs none.
@@ -87,18 +97,37 @@ impl Worker {
             resources: BTreeMap::new(),
             labels: Offers::new(),
             kinds: Vec::new(),
+            user_agent: None,
             running: 0,
             oldest_heartbeat_at: None,
             lease_expires_at: None,
         }
     }
 
-    fn add_sighting(&mut self, sighting: Sighting) {
-        self.last_seen_at = Some(sighting.last_seen_at);
-        self.last_claim_at = sighting.last_claim_at;
-        self.waiting = sighting.waiting > 0;
-        (self.queues, self.resources, self.labels) = (sighting.queues, sighting.resources, sighting.labels);
-        self.kinds = sighting.kinds;
+    /// Returns what a manager knows of a worker by its calls.
+    fn seen(id: WorkerId, sighting: Sighting) -> Self {
+        Self {
+            last_seen_at: Some(sighting.last_seen_at),
+            last_claim_at: sighting.last_claim_at,
+            waiting: sighting.waiting > 0,
+            queues: sighting.queues,
+            resources: sighting.resources,
+            labels: sighting.labels,
+            kinds: sighting.kinds,
+            user_agent: sighting.user_agent.map(String::from),
+            ..Self::named(id)
+        }
+    }
+
+    /// Adds what a manager knows of the worker by its calls. What the worker said last holds.
+    fn add_seen(&mut self, seen: Self) {
+        self.waiting |= seen.waiting;
+        self.last_seen_at = self.last_seen_at.max(seen.last_seen_at);
+        if seen.last_claim_at >= self.last_claim_at {
+            (self.queues, self.resources, self.labels) = (seen.queues, seen.resources, seen.labels);
+            (self.kinds, self.user_agent) = (seen.kinds, seen.user_agent);
+            self.last_claim_at = seen.last_claim_at;
+        }
     }
 
     fn add_lease(&mut self, lease: &Lease) {
@@ -116,6 +145,17 @@ pub struct WorkerStatuses {
     pub workers: Vec<Worker>,
     /// Whether there are more leases than are read (10,000), so that some are missing from the list.
     pub truncated: bool,
+    /// The number of other managers that did not say which workers call them.
+    pub unasked: usize,
+}
+
+/// The workers that other managers of the store know by their calls.
+#[derive(Clone, Debug, Default)]
+pub struct SeenElsewhere {
+    /// What each manager knows; a worker that calls several is there several times.
+    pub workers: Vec<Worker>,
+    /// The number of other managers that were not asked, or did not answer.
+    pub unasked: usize,
 }
 
 /// The workers that claim jobs from one job's queue, counted.
@@ -170,6 +210,7 @@ fn heard_of<'a>(sightings: &'a mut Sightings, id: &WorkerId, now: Timestamp) -> 
         resources: Resources::new(),
         labels: Offers::new(),
         kinds: Vec::new(),
+        user_agent: None,
         waiting: 0,
     });
     sighting.last_seen_at = sighting.last_seen_at.max(now);
@@ -197,6 +238,20 @@ impl Workers {
         }
         if sighting.kinds != request.kinds {
             sighting.kinds.clone_from(&request.kinds);
+        }
+    }
+
+    /// Records which program calls for a worker.
+    pub(crate) fn calls_by(&self, id: &WorkerId, user_agent: &str, now: Timestamp) {
+        if id.is_internal() {
+            return;
+        }
+        let end = user_agent.char_indices().nth(MAX_USER_AGENT_CHARS).map_or(user_agent.len(), |(at, _)| at);
+        let user_agent = &user_agent[..end];
+        let mut sightings = self.sightings.lock();
+        let Some(sighting) = heard_of(&mut sightings, id, now) else { return };
+        if sighting.user_agent.as_deref() != Some(user_agent) {
+            sighting.user_agent = Some(user_agent.into());
         }
     }
 
@@ -284,12 +339,13 @@ impl Workers {
         by_queue.into_iter().filter_map(few).collect()
     }
 
-    fn of(&self, id: &WorkerId, now: Timestamp) -> Option<Sighting> {
-        self.sightings.lock().get(id).map(|sighting| as_of(sighting, now))
+    fn of(&self, id: &WorkerId, now: Timestamp) -> Option<Worker> {
+        self.sightings.lock().get(id).map(|sighting| Worker::seen(id.clone(), as_of(sighting, now)))
     }
 
-    fn all(&self, now: Timestamp) -> Vec<(WorkerId, Sighting)> {
-        self.sightings.lock().iter().map(|(id, sighting)| (id.clone(), as_of(sighting, now))).collect()
+    fn all(&self, now: Timestamp) -> Vec<Worker> {
+        let seen = |(id, sighting): (&WorkerId, &Sighting)| Worker::seen(id.clone(), as_of(sighting, now));
+        self.sightings.lock().iter().map(seen).collect()
     }
 }
 
@@ -306,28 +362,33 @@ impl Manager {
         self.shared.observe.workers.by_queue(self.shared.clock.now(), LATELY)
     }
 
-    /// Returns the workers that called this manager lately, and those that run jobs.
-    ///
-    /// # Errors
-    /// Returns the store's error.
-    pub async fn workers(&self) -> Result<WorkerStatuses, ManagerError> {
-        let (mut workers, truncated) = self.workers_with_leases(None).await?;
-        for (id, sighting) in self.shared.observe.workers.all(self.shared.clock.now()) {
-            workers.entry(id.clone()).or_insert_with(|| Worker::named(id)).add_sighting(sighting);
-        }
-        Ok(WorkerStatuses { workers: workers.into_values().collect(), truncated })
+    /// Records which program calls for a worker.
+    pub fn worker_calls_by(&self, id: &WorkerId, user_agent: &str) {
+        self.shared.observe.workers.calls_by(id, user_agent, self.shared.clock.now());
     }
 
-    /// Returns one worker, or `None` when it has not called this manager lately and runs no job.
+    /// Returns the workers that called this manager lately, or the one of this name, without what they run.
+    #[must_use]
+    pub fn workers_seen_here(&self, id: Option<&WorkerId>) -> Vec<Worker> {
+        let (workers, now) = (&self.shared.observe.workers, self.shared.clock.now());
+        id.map_or_else(|| workers.all(now), |id| workers.of(id, now).into_iter().collect())
+    }
+
+    /// Returns the workers that called a manager lately, and those that run jobs; only the one of this name, if one is
+    /// given.
     ///
     /// # Errors
     /// Returns the store's error.
-    pub async fn worker(&self, id: &WorkerId) -> Result<Option<Worker>, ManagerError> {
-        let mut worker = self.workers_with_leases(Some(id)).await?.0.remove(id);
-        if let Some(sighting) = self.shared.observe.workers.of(id, self.shared.clock.now()) {
-            worker.get_or_insert_with(|| Worker::named(id.clone())).add_sighting(sighting);
+    pub async fn workers(
+        &self,
+        id: Option<&WorkerId>,
+        elsewhere: SeenElsewhere,
+    ) -> Result<WorkerStatuses, ManagerError> {
+        let (mut workers, truncated) = self.workers_with_leases(id).await?;
+        for seen in self.workers_seen_here(id).into_iter().chain(elsewhere.workers) {
+            workers.entry(seen.id.clone()).or_insert_with(|| Worker::named(seen.id.clone())).add_seen(seen);
         }
-        Ok(worker)
+        Ok(WorkerStatuses { workers: workers.into_values().collect(), truncated, unasked: elsewhere.unasked })
     }
 }
 
@@ -398,10 +459,30 @@ mod tests {
         let id = worker("w");
         let waits = workers.waits(&id);
         let seen = workers.of(&id, now).expect("seen");
-        assert_eq!((seen.waiting, seen.last_seen_at), (1, now));
+        assert_eq!((seen.waiting, seen.last_seen_at), (true, Some(now)));
         drop(waits);
         let seen = workers.of(&id, now).expect("seen");
-        assert_eq!((seen.waiting, seen.last_seen_at), (0, then));
+        assert_eq!((seen.waiting, seen.last_seen_at), (false, Some(then)));
+    }
+
+    #[test]
+    fn what_a_worker_said_last_holds_whichever_manager_it_told() {
+        let (here, there) = (Workers::default(), Workers::default());
+        let id = worker("w");
+        let kinds = vec![Kind::new("k").expect("a name")];
+        here.claims(&request("w"), Timestamp::from_millis(1));
+        here.calls_by(&id, "old/1", Timestamp::from_millis(1));
+        there.claims(&ClaimRequest { kinds: kinds.clone(), ..request("w") }, Timestamp::from_millis(2));
+        there.calls_by(&id, &"é".repeat(300), Timestamp::from_millis(2));
+        // A heartbeat is no claim.
+        here.is_alive(&id, Timestamp::from_millis(3));
+        let seen = [&here, &there].map(|workers| workers.all(Timestamp::from_millis(9)).remove(0));
+        for order in [seen.clone(), [seen[1].clone(), seen[0].clone()]] {
+            let mut both = Worker::named(id.clone());
+            order.into_iter().for_each(|seen| both.add_seen(seen));
+            assert_eq!((&both.kinds, both.user_agent.as_deref()), (&kinds, Some("é".repeat(200).as_str())));
+            assert_eq!(both.last_seen_at, Some(Timestamp::from_millis(3)));
+        }
     }
 
     #[test]

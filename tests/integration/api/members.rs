@@ -156,7 +156,7 @@ impl Process {
             subscriptions: None,
             schedules: Some(schedules),
             access: Access::default(),
-            peer_secret: None,
+            peers: None,
             metrics: metrics::install().expect("metrics"),
             limits: Limits::default(),
             configuration: serde_json::Value::Null,

@@ -11,7 +11,7 @@ use leasehold::clock::{Clock, SystemClock};
 use leasehold::executor::TargetPolicy;
 use leasehold::job::Json;
 use leasehold::manager::{Manager, ManagerConfig};
-use leasehold::peers::{PeerSecret, Teller};
+use leasehold::peers::{PeerClient, PeerSecret, Teller};
 use leasehold::scheduler::Schedules;
 use leasehold::store::Store;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
@@ -84,15 +84,15 @@ impl Server {
         let manager = Manager::start(Arc::clone(&store), Arc::clone(&setup.clock), config);
         let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
         let schedules = Schedules::new(manager.clone(), store, setup.clock, policy);
-        let teller = |secret: &PeerSecret| Teller::start(manager.clone(), secret.clone()).expect("a client");
-        let teller = setup.peer_secret.as_ref().map(teller);
+        let peers = setup.peer_secret.map(|secret| PeerClient::new(secret).expect("a client"));
+        let teller = peers.clone().map(|peers| Teller::start(manager.clone(), peers));
         let shutdown = CancellationToken::new();
         let state = AppState {
             manager: manager.clone(),
             subscriptions: None,
             schedules: Some(schedules),
             access: setup.access,
-            peer_secret: setup.peer_secret.clone(),
+            peers,
             metrics: metrics::install().expect("metrics"),
             limits: setup.limits,
             configuration: serde_json::json!({"store": "embedded"}),

@@ -140,3 +140,46 @@ async fn servers_that_do_not_know_where_others_are_or_have_another_secret_say_so
         .await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_server_knows_the_workers_of_all_that_have_an_address() {
+    let place = tempfile::tempdir().expect("a directory");
+    let urls = vec![servers::elasticsearch().await.url().to_owned()];
+    let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("crew") };
+    let [first, second] = pair(&engine, place.path(), [&ADVERTISED, &ADVERTISED]).await;
+    let log = place.path().join("monitor.log");
+    let monitor = Server::start_as("monitor", &ADVERTISED, engine.clone(), &log).await;
+    let known = async |server: &Server| {
+        let call = reqwest::Client::new().get(format!("{}/v1/workers", server.url()));
+        // As the page asks, which a monitor serves too.
+        let answer = call.header("x-leasehold-page", "1").send().await.expect("an answer");
+        answer.json::<Value>().await.expect("JSON")
+    };
+    let claim = json!({"worker_id": "idle", "queues": ["q"], "kinds": ["k"], "wait_ms": 60_000});
+    let call = reqwest::Client::new().post(format!("{}/v1/claims", second.url())).json(&claim);
+    let waiting = tokio::spawn(call.header("user-agent", "some-worker/7").send());
+    for server in [&first, &second, &monitor] {
+        until("each server knows the worker that waits at the second", async || {
+            let known = known(server).await;
+            let worker = &known["items"][0];
+            known["servers_unasked"] == 0
+                && (&worker["id"], &worker["waiting"]) == (&json!("idle"), &json!(true))
+                && (&worker["user_agent"], &worker["kinds"]) == (&json!("some-worker/7"), &json!(["k"]))
+        })
+        .await;
+    }
+    let one = reqwest::get(format!("{}/v1/workers/idle", first.url())).await.expect("an answer");
+    assert_eq!(one.json::<Value>().await.expect("JSON")["worker"]["queues"], json!(["q"]));
+    waiting.abort();
+
+    assert_eq!(
+        post(&second, "/cluster/workers", &json!({"id": null})).await.0,
+        401,
+        "who has no secret is told nothing"
+    );
+    let third = Server::start_as("serve", &[], engine, &place.path().join("third.log")).await;
+    until("those that cannot be asked are counted", async || {
+        known(&third).await["servers_unasked"] == 3 && known(&first).await["servers_unasked"] == 1
+    })
+    .await;
+}

@@ -1,7 +1,7 @@
 //! Queues that are held back, and claims with room for some jobs only.
 
 use leasehold::job::{Conditions, OrphanPolicy};
-use leasehold::manager::Worker;
+use leasehold::manager::{Manager, SeenElsewhere, Worker};
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 
 use super::*;
@@ -171,7 +171,7 @@ async fn a_claim_takes_only_jobs_of_the_kinds_that_it_names_and_others_wait_for_
     assert_eq!(ids(site.claim(reports()).await), [report]);
     let why = site.manager.explain(&mail).await.expect("explained");
     assert_eq!((why.runnable, why.reasons[0].code.as_str()), (true, "kind_not_taken"), "{why:?}");
-    let seen = site.manager.worker(&worker("w")).await.expect("answered").expect("known");
+    let seen = only(&site.manager, "w").await.expect("known");
     assert_eq!(seen.kinds, reports().kinds);
     assert!(site.claim(taking(&["report"], 10)).await.is_empty());
 
@@ -305,6 +305,12 @@ async fn jobs_that_ended_count_for_their_queue_for_as_long_as_the_window_lasts(s
     assert_eq!(ended().await, [(0, 0); 3]);
 }
 
+/// Returns what a manager knows of the worker of this name.
+async fn only(manager: &Manager, name: &str) -> Option<Worker> {
+    let found = manager.workers(Some(&worker(name)), SeenElsewhere::default()).await;
+    found.expect("answered").workers.pop()
+}
+
 async fn workers_are_known_by_what_they_ask_and_by_their_leases(site: Site) {
     let start = site.clock.now();
     for _ in 0..2 {
@@ -316,7 +322,7 @@ async fn workers_are_known_by_what_they_ask_and_by_their_leases(site: Site) {
     site.beat(&second).await.expect("heard");
     site.claim(ClaimRequest { worker_id: worker("idle"), ..claim(1) }).await;
     site.engine.settle().await;
-    let found = site.manager.workers().await.expect("answered");
+    let found = site.manager.workers(None, SeenElsewhere::default()).await.expect("answered");
     assert_eq!(found.workers.iter().map(|found| found.id.as_str()).collect::<Vec<_>>(), ["idle", "w"]);
     let leases = |worker: &Worker| (worker.running, worker.oldest_heartbeat_at, worker.lease_expires_at);
     assert!(!found.truncated);
@@ -324,10 +330,10 @@ async fn workers_are_known_by_what_they_ask_and_by_their_leases(site: Site) {
     let busy = &found.workers[1];
     assert_eq!((busy.last_claim_at, &busy.queues[..]), (Some(start.plus(Duration::from_secs(10))), &[queue()][..]));
     assert_eq!(leases(busy), (2, Some(start), Some(start.plus(LEASE))));
-    let elsewhere = site.another_manager().worker(&worker("w")).await.expect("answered").expect("it runs jobs");
+    let elsewhere = only(&site.another_manager(), "w").await.expect("it runs jobs");
     assert_eq!((elsewhere.last_seen_at, elsewhere.last_claim_at, elsewhere.waiting), (None, None, false));
     assert_eq!((leases(&elsewhere), elsewhere.queues.is_empty()), (leases(busy), true));
-    assert_eq!(site.manager.worker(&worker("nobody")).await.expect("answered"), None);
+    assert_eq!(only(&site.manager, "nobody").await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
