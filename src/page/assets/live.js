@@ -26,7 +26,10 @@ async function renew(done) {
         return !old.matches(".plots, .offers, pre.output, #next-times");
       },
       beforeNodeRemoved: (old) => !(old.nodeType === Node.ELEMENT_NODE && old.matches(".offers")),
-      beforeAttributeUpdated: (name, node) => !(name === "class" && node.matches("tr")),
+      // Also what was typed into a field that has lost the focus since.
+      beforeAttributeUpdated: (name, node) =>
+        !(name === "class" && node.matches("tr")) &&
+        !(name === "value" && node.matches("input") && node.value !== node.defaultValue),
     },
   });
   done();

@@ -101,6 +101,15 @@ impl Browser {
         url.as_str().trim_start_matches(&self.base).to_owned()
     }
 
+    /// Waits until the address of the page that is shown has this part.
+    pub(super) async fn at(&self, part: &str) {
+        let deadline = Instant::now() + DEADLINE;
+        while !self.place().await.contains(part) {
+            assert!(Instant::now() < deadline, "never at {part}, but on {}", self.place().await);
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
     /// Waits until an element is there and seen.
     pub(super) async fn see(&self, css: &str) -> Element {
         let deadline = Instant::now() + DEADLINE;
@@ -130,7 +139,10 @@ impl Browser {
 
     /// All text that the page shows.
     pub(super) async fn text(&self) -> String {
-        self.run("return document.body ? document.body.innerText : ''").await.as_str().unwrap_or_default().to_owned()
+        let script = "return document.body ? document.body.innerText : ''";
+        // A page that is being left answers no script.
+        let said = self.client.execute(script, vec![]).await.unwrap_or_default();
+        said.as_str().unwrap_or_default().to_owned()
     }
 
     /// Clicks, again where the page was renewed just then.
@@ -152,7 +164,7 @@ impl Browser {
             const found = [...document.querySelectorAll(css)].find((one) => one.textContent.trim() === text); \
             if (found) found.click(); return !!found";
         loop {
-            let clicked = self.client.execute(script, vec![json!(css), json!(text)]).await.expect("a script runs");
+            let clicked = self.client.execute(script, vec![json!(css), json!(text)]).await.unwrap_or_default();
             if clicked == json!(true) {
                 return;
             }
