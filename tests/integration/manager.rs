@@ -37,7 +37,7 @@ use unique::*;
 const LEASE: Duration = Duration::from_secs(60);
 
 /// Long enough for a waiting claim to be answered; the tests do not wait for it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 struct Site {
     engine: Box<dyn Engine>,

@@ -28,7 +28,7 @@ const LEASE: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Long enough for a waiting claim to be answered; the tests do not wait for it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) struct Site {
     engine: Box<dyn Engine>,

@@ -225,7 +225,8 @@ cases! {
 
 async fn a_job_is_submitted_once_for_every_due_time(site: Site) {
     let scheduler = site.scheduler();
-    let fields = json!({"action": job_action(), "period": {"every_ms": 2_000}, "owner": "team-a"});
+    let period = json!({"every_ms": 2_000});
+    let fields = json!({"action": job_action(), "period": period, "owner": "team-a", "margin_of_error_ms": 3_600_000});
     let schedule = put(&scheduler, "often", fields).await;
     let found =
         site.until(&scheduler, &schedule, |found| found.iter().filter(|due| ended(due.outcome)).count() >= 6).await;
@@ -471,7 +472,7 @@ async fn two_schedulers_make_one_trigger_for_each_due_time(site: Site) {
         Manager::start(site.engine.store(), Arc::clone(&site.clock) as Arc<dyn Clock>, ManagerConfig::default());
     let (one, other) = (site.scheduler(), site.scheduler_of(&another));
     for number in 0..20 {
-        let fields = json!({"action": job_action(), "period": {"every_ms": 3_000}});
+        let fields = json!({"action": job_action(), "period": {"every_ms": 3_000}, "margin_of_error_ms": 3_600_000});
         put(&one, &format!("s{number}"), fields).await;
     }
     let six = |found: &[DueTime]| found.iter().filter(|due| ended(due.outcome)).count() >= 6;

@@ -121,7 +121,11 @@ async fn what_a_command_leaves_in_its_group_ends_with_it() {
 #[tokio::test]
 async fn a_daemon_that_keeps_the_output_open_does_not_hold_the_job_up() {
     let begun = Instant::now();
-    let result = run(serde_json::json!({"command": "setsid sleep 600 & echo $!; sleep 0.1"})).await.expect("completed");
+    let place = tempfile::tempdir().expect("a directory");
+    let away = place.path().join("away");
+    let daemon = format!("setsid sh -c 'touch {0}; exec sleep 600' & echo $!", away.display());
+    let command = format!("{daemon}; until test -e {}; do sleep 0.01; done", away.display());
+    let result = run(serde_json::json!({"command": command})).await.expect("completed");
     assert!(begun.elapsed() < DEADLINE, "the job waited for the daemon");
     let pid = result["stdout"].as_str().expect("text").trim();
     assert!(is_alive(pid), "the daemon was ended, so that nothing kept the output open");

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::program::{Engine, PROGRAM, Server, Started, leasehold};
+use crate::program::{DEADLINE, Engine, PROGRAM, Server, Started, leasehold};
 use crate::servers;
 
 const DEPLOYING: &str = include_str!("../../../docs/deploying.md");
@@ -41,7 +41,7 @@ async fn the_role_for_elasticsearch_is_all_that_the_program_needs() {
     let run = |arguments: &[&str]| {
         let mut command = leasehold(place.path(), arguments);
         let started = Started::of(command.env("LEASEHOLD_SERVER", server.url()));
-        tokio::task::block_in_place(|| started.end().expect(0).stdout())
+        tokio::task::block_in_place(|| started.end_within(5 * DEADLINE).expect(0).stdout())
     };
     let _worker =
         Started::of(leasehold(place.path(), ["worker", "--queue", "default"]).env("LEASEHOLD_SERVER", server.url()));

@@ -51,7 +51,7 @@ const WORKS_FOR: Duration = Duration::from_millis(250);
 /// The leases, after which the monitor gives the jobs of dead workers back.
 const LEASE: Duration = Duration::from_secs(3);
 
-pub(super) const DONE_WITHIN: Duration = Duration::from_secs(150);
+pub(super) const DONE_WITHIN: Duration = Duration::from_secs(300);
 
 pub(super) const OPTIONS: [&str; 4] = ["--recovery-period-ms", "500", "--clock-skew-ms", "0"];
 
@@ -285,8 +285,8 @@ async fn set_limits(url: &str) {
         let answer = call.json(&limit).send().await.expect("an answer");
         assert!(answer.status().is_success(), "{}", answer.status());
     }
-    // Every manager knows of it before there is anything to run.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Every manager knows of it before there is anything to run: the longest that one may go by what it has read.
+    tokio::time::sleep(Duration::from_secs(6)).await;
 }
 
 /// Starts the managers on Elasticsearch, whose logs are put there. The last one goes through a proxy, which spoils some

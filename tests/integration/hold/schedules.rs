@@ -19,7 +19,7 @@ const SCHEDULES: usize = 30;
 const LIFE_MS: std::ops::Range<u64> = 200..2_000;
 
 /// How long what was due until the last kill may take to be called.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 const OPTIONS: [&str; 1] = ["--allow-private-targets"];
 

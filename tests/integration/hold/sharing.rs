@@ -30,13 +30,13 @@ const CALLS: usize = 10;
 
 /// How many jobs the worker takes at once, and for how long it works on them.
 const AT_ONCE: usize = 10;
-const WORKS_FOR: Duration = Duration::from_millis(100);
+const WORKS_FOR: Duration = Duration::from_millis(300);
 
 /// How many jobs may start before an urgent one.
 const BEFORE_URGENT: usize = 50;
 
 /// How long managers are given to learn where workers are, and that they have moved: more than they take.
-const LEARNT: Duration = Duration::from_secs(4);
+const LEARNT: Duration = Duration::from_secs(10);
 const MOVED: Duration = Duration::from_secs(18);
 
 /// How many jobs are submitted while managers come and go, and how often.
@@ -184,7 +184,7 @@ async fn submit_steadily(course: Arc<Mutex<Course>>) {
         course.lock().submitted_at.insert(id.clone(), Instant::now());
         let job = json!({"id": id, "queue": "q", "kind": "k"});
         let (http, url) = (http.clone(), url.clone());
-        tokio::spawn(async move { post(&http, &url, "/v1/jobs", &job).await.expect("it is taken") });
+        tokio::spawn(async move { while post(&http, &url, "/v1/jobs", &job).await.is_none() {} });
     }
 }
 

@@ -189,7 +189,7 @@ async fn a_call_that_failed_is_made_again_by_another_backfill_and_one_that_was_r
     let (scheduler, receiver) = (site.scheduler(), Receiver::listening().await);
     receiver.answer_always(StatusCode::SERVICE_UNAVAILABLE);
     let action = json!({"type": "http", "url": receiver.url()});
-    let fields = json!({"action": action, "period": every(10 * MINUTE), "margin_of_error_ms": 30_000});
+    let fields = json!({"action": action, "period": every(10 * MINUTE), "margin_of_error_ms": 120_000});
     let schedule = put(&scheduler, "caller", fields).await;
     let first = ask(scheduler.schedules(), &schedule, between(-30, -10, 5)).await;
     let report = site.report(&first.id).await;

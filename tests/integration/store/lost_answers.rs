@@ -263,7 +263,10 @@ impl Silent {
         let proxy = FaultProxy::start(server.url(), faults).await;
         let options = ElasticsearchOptions { index_prefix: servers::fresh_prefix("silent"), ..options };
         let clean = connect(ElasticsearchOptions { urls: vec![server.url().to_owned()], ..options.clone() }).await;
-        let hasty = ElasticsearchOptions { urls: vec![proxy.url()], request_timeout: 2 * REQUEST_TIMEOUT, ..options };
+        // Only single requests are hasty: there is time to make them again.
+        let (read_timeout, write_timeout) = (Duration::from_secs(120), Duration::from_secs(180));
+        let patient = ElasticsearchOptions { read_timeout, write_timeout, ..options };
+        let hasty = ElasticsearchOptions { urls: vec![proxy.url()], request_timeout: 2 * REQUEST_TIMEOUT, ..patient };
         Self { store: Arc::new(connect(hasty).await), clean, proxy }
     }
 
