@@ -20,7 +20,7 @@ Every server runs a monitor by itself. A monitor of its own goes on when servers
 machine. Of all monitors over one store one acts; another takes over within seconds when it dies, and at once when \
 it is stopped with SIGTERM.
 
-It serves /livez, /readyz, /metrics and /v1/admin/….
+It serves /livez, /readyz, /metrics, /v1/admin/… and the web page.
 
 Examples:
   leasehold monitor --store elasticsearch --elasticsearch-url http://es-1:9200

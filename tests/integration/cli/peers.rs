@@ -1,11 +1,11 @@
 //! Several `leasehold serve` over one Elasticsearch that tell each other of jobs.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::program::{DEADLINE, Engine, Server};
+use crate::program::{Engine, Server, eventually};
 use crate::servers;
 
 const SECRET: [&str; 2] = ["--cluster-secret", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="];
@@ -20,15 +20,6 @@ async fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
 async fn health(server: &Server) -> Value {
     let answer = reqwest::get(format!("{}/v1/health", server.url())).await.expect("an answer");
     answer.json().await.expect("JSON")
-}
-
-/// Repeats until `done` returns true.
-async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
-    while !done().await {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 pub(super) async fn pair(engine: &Engine, place: &Path, options: [&[&str]; 2]) -> [Server; 2] {
@@ -69,7 +60,7 @@ async fn servers_that_know_each_other_start_a_job_at_once_wherever_a_worker_wait
     assert!(second.counter("leasehold_hints_total{outcome=\"received\"}").await >= 1.0);
     // The worker may have its job before the first server has the answer to its call.
     let sent = "leasehold_hints_total{outcome=\"sent\"}";
-    until("the first server knows that its call was taken", async || first.counter(sent).await >= 1.0).await;
+    eventually("the first server knows that its call was taken", async || first.counter(sent).await >= 1.0).await;
     for server in [&first, &second] {
         let health = health(server).await;
         assert_eq!(health["configuration"]["advertise"], json!(server.url()), "{health}");
@@ -120,7 +111,7 @@ async fn servers_that_do_not_know_where_others_are_or_have_another_secret_say_so
     let [first, second] = pair(&engine, place.path(), [&ADVERTISED, &other]).await;
     let reasons = async |server: &Server| health(server).await["reasons"].to_string();
     let claim = json!({"worker_id": "w", "queues": ["q"], "wait_ms": 1_000});
-    until("the first server says that the second has another secret", async || {
+    eventually("the first server says that the second has another secret", async || {
         let job = json!({"queue": "q", "kind": "k"});
         let (claimed, submitted) = tokio::join!(post(&second, "/v1/claims", &claim), post(&first, "/v1/jobs", &job));
         assert_eq!((claimed.0, submitted.0), (200, 201));
@@ -134,7 +125,7 @@ async fn servers_that_do_not_know_where_others_are_or_have_another_secret_say_so
     let third = Server::start_as("serve", &[], engine, &place.path().join("third.log")).await;
     assert_eq!(post(&third, "/cluster/hints", &json!({"available": []})).await.0, 404);
     for server in [&first, &second, &third] {
-        until("a manager without an address is told of", async || {
+        eventually("a manager without an address is told of", async || {
             reasons(server).await.contains("1 of 4 managers have no address")
         })
         .await;
@@ -159,7 +150,7 @@ async fn each_server_knows_the_workers_of_all_that_have_an_address() {
     let call = reqwest::Client::new().post(format!("{}/v1/claims", second.url())).json(&claim);
     let waiting = tokio::spawn(call.header("user-agent", "some-worker/7").send());
     for server in [&first, &second, &monitor] {
-        until("each server knows the worker that waits at the second", async || {
+        eventually("each server knows the worker that waits at the second", async || {
             let known = known(server).await;
             let worker = &known["items"][0];
             known["servers_unasked"] == 0
@@ -178,7 +169,7 @@ async fn each_server_knows_the_workers_of_all_that_have_an_address() {
         "who has no secret is told nothing"
     );
     let third = Server::start_as("serve", &[], engine, &place.path().join("third.log")).await;
-    until("those that cannot be asked are counted", async || {
+    eventually("those that cannot be asked are counted", async || {
         known(&third).await["servers_unasked"] == 3 && known(&first).await["servers_unasked"] == 1
     })
     .await;

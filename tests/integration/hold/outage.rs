@@ -1,17 +1,12 @@
 //! Elasticsearch away: at the start, and later.
 
-use std::time::{Duration, Instant};
-
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::program::{Engine, Server};
+use crate::program::{Engine, Server, eventually};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers;
-
-/// How long the server may take to notice that its store is away, or back.
-const NOTICE_WITHIN: Duration = Duration::from_secs(90);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_waits_for_its_store_says_when_it_is_away_and_recovers_by_itself() {
@@ -24,13 +19,14 @@ async fn a_server_waits_for_its_store_says_when_it_is_away_and_recovers_by_itsel
 
     let engine = Engine::Elasticsearch { urls: vec![proxy.url()], prefix: servers::fresh_prefix("outage") };
     let mut server = Server::begin(engine, &logs.path().join("server.log"));
-    until("a message in the log", async || server.log().contains("not there yet")).await;
+    eventually("a message in the log", async || server.log().contains("not there yet")).await;
     proxy.come_up().await;
     server.ready().await;
     assert_eq!(submit(&server).await.status(), StatusCode::CREATED);
 
     proxy.go_down().await;
-    until("a server that is not ready", async || readiness(&server).await == StatusCode::SERVICE_UNAVAILABLE).await;
+    eventually("a server that is not ready", async || readiness(&server).await == StatusCode::SERVICE_UNAVAILABLE)
+        .await;
     let answer = reqwest::get(format!("{}/readyz", server.url())).await.expect("the server answers");
     let told: Value = answer.json().await.expect("JSON");
     let detail = told["detail"].as_str().unwrap_or_default();
@@ -43,7 +39,7 @@ async fn a_server_waits_for_its_store_says_when_it_is_away_and_recovers_by_itsel
     assert_eq!(alive.status(), StatusCode::OK);
 
     proxy.come_up().await;
-    until("a server that is ready", async || readiness(&server).await == StatusCode::OK).await;
+    eventually("a server that is ready", async || readiness(&server).await == StatusCode::OK).await;
     assert_eq!(submit(&server).await.status(), StatusCode::CREATED);
     let claim = json!({"worker_id": "w", "queues": ["q"], "max_jobs": 10, "wait_ms": 60_000});
     let answer = reqwest::Client::new().post(format!("{}/v1/claims", server.url())).json(&claim).send().await;
@@ -60,12 +56,4 @@ async fn submit(server: &Server) -> Response {
 async fn readiness(server: &Server) -> StatusCode {
     let answer = reqwest::get(format!("{}/readyz", server.url())).await.expect("the server answers");
     answer.status()
-}
-
-async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + NOTICE_WITHIN;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "{what} did not come about");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }

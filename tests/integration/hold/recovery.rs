@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::site::{self, ONE_CLOCK};
 use super::ways::Network;
-use crate::program::{Engine, Server, Started, leasehold, lines};
+use crate::program::{Engine, Server, Started, eventually, leasehold, lines};
 use crate::servers;
 
 const JOBS: usize = 500;
@@ -85,7 +85,7 @@ impl Site {
     /// Makes the same call until it is answered otherwise than that it may not have been carried out.
     async fn post_again(&self, path: &str, body: &Value) -> Value {
         let mut answered = Value::Null;
-        until("an answer", async || {
+        eventually("an answer", async || {
             let (status, answer) = self.post(path, body).await;
             assert!([StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE].contains(&status), "{answer}");
             answered = answer;
@@ -126,7 +126,7 @@ impl Site {
     }
 
     async fn until_started(&self, fences: &[&str]) {
-        until("the job's start", async || self.started() == fences).await;
+        eventually("the job's start", async || self.started() == fences).await;
     }
 }
 
@@ -138,14 +138,6 @@ async fn on_elasticsearch() -> Engine {
 async fn post(http: &reqwest::Client, url: &str, path: &str, body: &Value) -> (StatusCode, Value) {
     let answer = http.post(format!("{url}{path}")).json(body).send().await.expect("the server answers");
     (answer.status(), answer.json().await.expect("JSON"))
-}
-
-async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "{what} did not come about");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// The events of a job and who brought them about, from its first claim on.
@@ -225,7 +217,7 @@ async fn five_hundred_jobs_outlive_their_workers_and_the_leading_monitor_on_elas
     jobs_outlive_their_workers(Site::with_monitors().await, async |site| {
         // Each shows whether it leads as of its last step, so that for a moment none may show it, or both.
         let mut leading = Vec::new();
-        until("one monitor leads", async || {
+        eventually("one monitor leads", async || {
             leading.clear();
             for (index, monitor) in site.monitors.iter().enumerate() {
                 if monitor.counter("leasehold_monitor_leader").await > 0.0 {
@@ -343,12 +335,12 @@ async fn a_stopped_worker_is_not_heard(site: Site) {
     let _other = site.worker("other", "60s");
     site.until_started(&["1", "2"]).await;
     std::fs::write(site.path().join("go-2"), "").expect("written");
-    until("the second result", async || site.job("job").await["state"] == "completed").await;
+    eventually("the second result", async || site.job("job").await["state"] == "completed").await;
     let done = site.job("job").await;
     assert_eq!((&done["fence"], &done["result"]["stdout"]), (&json!(2), &json!("2\n")));
 
     sleeper.signal(Signal::SIGCONT);
-    until("the refusal", async || {
+    eventually("the refusal", async || {
         let mut lost = 0.0;
         for server in site.monitors.iter().chain([&site.server]) {
             lost += server.counter("leasehold_leases_lost_total").await;
@@ -379,11 +371,11 @@ async fn a_slow_job_is_never_released(site: Site) {
     let heartbeat = async || site.job("job").await["lease"]["heartbeat_at"].as_str().map(str::to_owned);
     // Where the machine stalls, a heartbeat may come late, and flag and its removal with it.
     let told = |job: &Value| told(job).into_iter().filter(|(event, _)| event != "orphaned").collect::<Vec<_>>();
-    until("the alert", async || told(&site.job("job").await).len() == 2).await;
+    eventually("the alert", async || told(&site.job("job").await).len() == 2).await;
     // Long enough for it to be released several times over, if it were.
     let mut beats = 0;
     let mut last = heartbeat().await;
-    until("many heartbeats", async || {
+    eventually("many heartbeats", async || {
         let now = heartbeat().await;
         beats += usize::from(now != last);
         last = now;
@@ -392,7 +384,7 @@ async fn a_slow_job_is_never_released(site: Site) {
     })
     .await;
     std::fs::write(site.path().join("go"), "").expect("written");
-    until("its end", async || site.job("job").await["state"] == "completed").await;
+    eventually("its end", async || site.job("job").await["state"] == "completed").await;
     let steps = [("claimed", "slow"), ("overdue", "monitor"), ("completed", "slow")];
     assert_eq!(told(&site.job("job").await), steps.map(|(event, actor)| (event.to_owned(), actor.to_owned())));
     assert_eq!(site.started(), ["1"]);
@@ -404,7 +396,7 @@ async fn a_killed_workers_job_runs_elsewhere_once_its_lease_has_ended_on_elastic
     // With the time that clocks may differ by default, and so compared with Elasticsearch's.
     let server = Server::start_as("serve", &[], on_elasticsearch().await, &place.path().join("server.log")).await;
     let site = Site { server, monitors: Vec::new(), _network: None, place, http: reqwest::Client::new() };
-    until("the comparison of the clocks", async || {
+    eventually("the comparison of the clocks", async || {
         let metrics = reqwest::get(format!("{}/metrics", site.server.url())).await.expect("the server answers");
         metrics.text().await.expect("text").contains("\nleasehold_clock_offset_seconds ")
     })
@@ -437,7 +429,7 @@ async fn a_job_runs_elsewhere(site: Site) {
     victim.signal(Signal::SIGKILL);
     victim.end();
     site.until_started(&["1", "2"]).await;
-    until("its end", async || site.job("job").await["state"] == "completed").await;
+    eventually("its end", async || site.job("job").await["state"] == "completed").await;
     let job = site.job("job").await;
     let history = job["history"].as_array().expect("a history");
     let released = history.iter().find(|entry| entry["event"] == "released").expect("it was released");

@@ -1,12 +1,12 @@
 //! The number of shards of the live index, changed while servers, workers and monitors are at work.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::program::{DEADLINE, Engine, Server, Started, leasehold};
+use crate::program::{Engine, Server, Started, eventually, leasehold};
 use crate::servers;
 
 /// How long the jobs run that hold their leases through everything.
@@ -41,7 +41,7 @@ impl Site {
         let id = format!("job-{number}");
         let payload = json!({ "command": ["sleep", seconds.to_string()] });
         let job = json!({ "id": id, "queue": "q", "kind": "shell", "payload": payload });
-        until("the job is taken", async || {
+        eventually("the job is taken", async || {
             let call = self.http.post(format!("{}/v1/jobs", server.url())).json(&job);
             let status = call.send().await.expect("an answer").status();
             // On a machine that stands still a call may wait for longer than it may: the same one again finds out.
@@ -67,7 +67,7 @@ impl Site {
         let more = ["--query-time", "500ms", "--elasticsearch-shards", shards];
         let arguments = [&named[..], &more].concat();
         let mut said = String::new();
-        until("the shards are as many", async || {
+        eventually("the shards are as many", async || {
             let mut command = leasehold(self.place.path(), &arguments);
             let ran = tokio::task::spawn_blocking(move || command.output().expect("it runs")).await.expect("it ran");
             said += &String::from_utf8_lossy(&ran.stdout);
@@ -88,14 +88,6 @@ impl Site {
     }
 }
 
-async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + 5 * DEADLINE;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_keep_their_leases_and_calls_wait_while_the_live_index_is_split_and_shrunk() {
     let site = Site::new().await;
@@ -112,7 +104,7 @@ async fn jobs_keep_their_leases_and_calls_wait_while_the_live_index_is_split_and
         }
         running == LONG_JOBS
     };
-    until("the jobs run", running).await;
+    eventually("the jobs run", running).await;
 
     let migrating = async {
         let split = site.migrate("4").await;
@@ -142,7 +134,7 @@ async fn jobs_keep_their_leases_and_calls_wait_while_the_live_index_is_split_and
     }
     assert!(short.len() > 10, "{}", short.len());
     for id in ids.iter().chain(&short) {
-        until("the job is completed", async || site.job(&other, id).await["state"] == "completed").await;
+        eventually("the job is completed", async || site.job(&other, id).await["state"] == "completed").await;
         let job = site.job(&one, id).await;
         assert_eq!((&job["attempt"], &job["fence"]), (&json!(1), &json!(1)), "{job}");
     }
@@ -159,14 +151,14 @@ async fn a_lease_that_ends_while_writes_wait_is_kept_when_its_heartbeat_was_sent
         (site.server("worked.log", &["--no-monitor"]).await, site.server("monitor.log", &[]).await);
     let _worker = site.worker(&worked);
     let id = site.submit(&worked, 0, 25).await;
-    until("the job runs", async || site.job(&worked, &id).await["state"] == "running").await;
+    eventually("the job runs", async || site.job(&worked, &id).await["state"] == "running").await;
     site.at(Method::PUT, "jobs-000001/_alias/{prefix}resizing-1".replace("{prefix}", &site.prefix).as_str(), None)
         .await;
     site.at(Method::PUT, "jobs-000001/_block/write", None).await;
     // Longer than the lease and all that a recovery waits for, on the clock that the monitor goes by.
     tokio::time::sleep(Duration::from_secs(14)).await;
     site.at(Method::PUT, "jobs-000001/_settings", Some(json!({ "index.blocks.write": null }))).await;
-    until("the job is completed", async || site.job(&watching, &id).await["state"] == "completed").await;
+    eventually("the job is completed", async || site.job(&watching, &id).await["state"] == "completed").await;
     let job = site.job(&watching, &id).await;
     assert_eq!((&job["attempt"], &job["fence"]), (&json!(1), &json!(1)), "{job}");
 }

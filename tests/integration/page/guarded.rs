@@ -7,7 +7,7 @@ use reqwest::{Client, StatusCode};
 use super::DESK;
 use super::browser::Browser;
 use crate::cli::Bed;
-use crate::program::{Engine, Server};
+use crate::program::{Engine, Server, eventually};
 use crate::servers;
 
 const OPERATOR: &str = "the-token-of-an-operator-0123456789";
@@ -123,6 +123,31 @@ async fn a_monitor_has_the_page_too_and_serves_jobs_to_nobody_else() {
     assert_eq!(page.status(), StatusCode::OK);
     assert!(page.text().await.expect("text").contains("<code class=\"id\">one</code>"));
     assert_eq!(get("/v1/jobs/one").await.status(), StatusCode::NOT_FOUND);
+    let schedule = serde_json::json!({
+        "id": "nightly", "period": {"cron": "0 2 * * *"},
+        "action": {"type": "job", "job": {"queue": "night", "kind": "k"}},
+    });
+    let stored = client().post(format!("{}/v1/schedules", server.url())).json(&schedule).send().await;
+    assert_eq!(stored.expect("an answer").status(), StatusCode::CREATED);
+    // A search may be behind by the index's refresh.
+    eventually("each place of the monitor's page shows what there is", async || {
+        let shown = async |path: &str| {
+            let page = get(path).await;
+            assert_eq!(page.status(), StatusCode::OK, "{path}");
+            page.text().await.expect("text")
+        };
+        let places = [("/", "night"), ("/jobs", ">one<"), ("/queues", "night"), ("/events", "submitted")];
+        let rest = [("/schedules", "nightly"), ("/schedules/nightly", "0 2 * * *"), ("/workers", ""), ("/health", "")];
+        for (path, word) in places.into_iter().chain(rest) {
+            if !shown(path).await.contains(word) {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+    let run = client().post(format!("{}/v1/schedules/nightly/run", monitor.url())).header("x-leasehold-page", "1");
+    assert!(run.send().await.expect("an answer").status().is_success());
     let cancel = client().post(format!("{}/v1/jobs/one/cancel", monitor.url())).header("x-leasehold-page", "1");
     assert_eq!(cancel.send().await.expect("an answer").status(), StatusCode::OK);
 }
