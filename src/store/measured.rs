@@ -6,7 +6,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 
 use super::{
-    Archived, AuditEntry, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
+    Archived, AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
     Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError,
     WriteResult,
 };
@@ -153,6 +153,10 @@ impl Store for Measured {
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
         read("append_audit", self.0.append_audit(entries)).await
+    }
+
+    async fn read_audit(&self, search: &AuditSearch) -> Result<AuditPage, StoreError> {
+        read("read_audit", self.0.read_audit(search)).await
     }
 
     fn outputs(&self) -> Arc<dyn OutputStore> {

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-pub use audit::AuditEntry;
+pub use audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch};
 pub use member::{ChangeError, Heard, Member, MemberChange, MemberMessage, Membership, Role, Seat, Standing};
 pub use output::{CellKey, OutputCell, OutputOf, OutputStore, Stream};
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
@@ -316,6 +316,13 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError`] when not all entries could be added; some may have been.
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError>;
+
+    /// Reads a page of the audit. The result may lag as [`Store::search`] may. An audit that was never written is an
+    /// empty one.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] when the place of the search is none of this store's audit.
+    async fn read_audit(&self, search: &AuditSearch) -> Result<AuditPage, StoreError>;
 
     /// Returns the store of the output of attempts, which is another one than that of the jobs.
     fn outputs(&self) -> Arc<dyn OutputStore>;

@@ -8,7 +8,7 @@ use leasehold::job::{BodyRef, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use leasehold::query::stats::{Stats, StatsRequest};
 use leasehold::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use leasehold::store::{
-    Archived, AuditEntry, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
+    Archived, AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
     Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError,
     WriteResult,
 };
@@ -241,6 +241,10 @@ impl<I: Interference> Store for Interfered<I> {
 
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
         self.store.append_audit(entries).await
+    }
+
+    async fn read_audit(&self, search: &AuditSearch) -> Result<AuditPage, StoreError> {
+        self.store.read_audit(search).await
     }
 
     async fn refresh(&self, what: Refresh<'_>) -> Result<(), StoreError> {

@@ -3,8 +3,12 @@
 //! Readers use the name `{prefix}audit` for both: it is the stream's name, and the indices' alias. Which of the two is
 //! used is determined with the first entry, so that a server without an audit gets neither.
 //!
+//! They are read by that name as well ([`pages`]), in the order of time.
+//!
 //! An entry is created under its own id, so that a repeated entry is rejected, but only within the index being written
 //! to, which for a stream is the latest. Entries repeated after a rollover are stored twice.
+
+mod pages;
 
 use std::time::Duration;
 
@@ -17,7 +21,7 @@ use super::bulk::{Action, ItemOutcome, Lines, MAX_BYTES, Target};
 use super::context::{Context, Sent};
 use super::definition::{TEMPLATE_PRIORITY, set_replicas};
 use super::flavour::Flavour;
-use super::nodes::{Nodes, Request};
+use super::nodes::{Nodes, Reply, Request, reason};
 use crate::store::StoreError;
 use crate::store::audit::AuditEntry;
 
@@ -110,12 +114,13 @@ impl Audit {
 
     async fn make_template(&self, nodes: &Nodes, form: Form, deadline: Instant) -> Result<(), StoreError> {
         let request = Request::put(format!("_index_template/{}", self.name), Some(&self.template(form)?));
-        nodes.body(&request, deadline).await.map(drop)
+        allowed(nodes.call(&request, deadline).await?)?.body().map(drop)
     }
 
     async fn make_stream(&self, nodes: &Nodes, deadline: Instant) -> Result<(), StoreError> {
         self.make_template(nodes, Form::Stream { rolled_over_at: Instant::now() }, deadline).await?;
-        nodes.make(&Request::put(format!("_data_stream/{}", self.name), None), deadline).await.map(drop)
+        let reply = allowed(nodes.call(&Request::put(format!("_data_stream/{}", self.name), None), deadline).await?)?;
+        if reply.is_there_already() { Ok(()) } else { reply.body().map(drop) }
     }
 
     /// Starts a new index behind the stream if the latest one is old or large, so that the server needs no lifecycle
@@ -123,7 +128,7 @@ impl Audit {
     async fn roll_over(&self, nodes: &Nodes, deadline: Instant) -> Result<(), StoreError> {
         let conditions = json!({ "conditions": { "max_age": OLDEST, "max_primary_shard_size": LARGEST } });
         let request = Request::post(format!("{}/_rollover", self.name), conditions.to_string().into_bytes());
-        nodes.body(&request, deadline).await.map(drop)
+        allowed(nodes.call(&request, deadline).await?)?.body().map(drop)
     }
 
     fn template(&self, form: Form) -> Result<Value, StoreError> {
@@ -163,6 +168,7 @@ fn judge(entries: &[AuditEntry], answers: Vec<Sent>) -> Result<(), StoreError> {
                 metrics::counter!("leasehold_audit_refused_total").increment(1);
                 tracing::error!(id = entry.id, why, "the server does not take an entry of the audit; it is left out");
             }
+            ItemOutcome::Denied(why) if lacks_privilege(&why) => return Err(denied(&why)),
             ItemOutcome::NotDone(why) | ItemOutcome::Denied(why) | ItemOutcome::Unsure(why) => {
                 return Err(unavailable(&why));
             }
@@ -174,11 +180,34 @@ fn judge(entries: &[AuditEntry], answers: Vec<Sent>) -> Result<(), StoreError> {
 
 /// Returns whether the server has data streams. They are a module, and a minimal distribution lacks it and its path.
 async fn has_streams(nodes: &Nodes, deadline: Instant) -> Result<bool, StoreError> {
-    let reply = nodes.call(&Request::get("_data_stream".to_owned()), deadline).await?;
+    let reply = allowed(nodes.call(&Request::get("_data_stream".to_owned()), deadline).await?)?;
     match reply.status {
         400 | 404 | 405 => Ok(false),
         _ => reply.success().map(|_| true).map_err(StoreError::Unavailable),
     }
+}
+
+/// Returns an answer, unless it says that the program lacks a privilege: asking again does not change that, so what is
+/// said is fit to be read by whoever can.
+fn allowed(reply: Reply) -> Result<Reply, StoreError> {
+    match reply.status {
+        401 | 403 => Err(denied(&reason(reply.status, &reply.body))),
+        _ => Ok(reply),
+    }
+}
+
+/// Returns whether the reason of a refusal is a privilege that is missing, in the words of Elasticsearch or OpenSearch.
+fn lacks_privilege(why: &str) -> bool {
+    ["HTTP 401", "HTTP 403", "is unauthorized", "no permissions"].iter().any(|sign| why.contains(sign))
+}
+
+fn denied(why: &str) -> StoreError {
+    tracing::debug!(why, "the server refuses to write the audit");
+    StoreError::OutOfOrder(
+        "the server does not let the audit be written: the user or the API key of the program lacks a privilege; \
+         docs/deploying.md has the role that suffices, under \"A role for Elasticsearch\""
+            .to_owned(),
+    )
 }
 
 fn unavailable(why: &str) -> StoreError {

@@ -103,7 +103,7 @@ use self::unreadable::Unreadable;
 use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::Writer;
 use super::{
-    Archived, AuditEntry, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
+    Archived, AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
     Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteResult,
 };
 use crate::clock::{SystemClock, Timestamp};
@@ -194,7 +194,7 @@ impl ElasticsearchStore {
         self.is_open()?;
         self.context.standing.is_there(alias)?;
         let deadline = Instant::now() + self.read_timeout;
-        Ok(Scope { nodes: &self.context.nodes, index: alias, deadline, time: None })
+        Ok(Scope { nodes: &self.context.nodes, index: alias, deadline, may_be_missing: false, time: None })
     }
 
     fn jobs(&self) -> Result<Scope<'_>, StoreError> {
@@ -309,6 +309,14 @@ impl Store for ElasticsearchStore {
     async fn append_audit(&self, entries: &[AuditEntry]) -> Result<(), StoreError> {
         self.is_open()?;
         self.audit.append(&self.context, entries, self.read_timeout).await
+    }
+
+    async fn read_audit(&self, search: &AuditSearch) -> Result<AuditPage, StoreError> {
+        self.is_open()?;
+        let Context { nodes, request_timeout, .. } = &*self.context;
+        let time = Some(QueryTime::of(self.query_time, *request_timeout));
+        let deadline = Instant::now() + self.read_timeout;
+        self.audit.read(Scope { nodes, index: self.audit.name(), deadline, may_be_missing: true, time }, search).await
     }
 
     fn outputs(&self) -> Arc<dyn OutputStore> {

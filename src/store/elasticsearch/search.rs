@@ -183,6 +183,11 @@ impl Shards {
     fn is_whole(&self) -> bool {
         self.failed == 0 && self.successful == self.total
     }
+
+    /// Returns whether there was any index to search.
+    pub(super) fn is_any(&self) -> bool {
+        self.total > 0
+    }
 }
 
 #[derive(Deserialize)]
@@ -197,6 +202,8 @@ pub(super) struct Scope<'a> {
     pub(super) nodes: &'a Nodes,
     pub(super) index: &'a str,
     pub(super) deadline: Instant,
+    /// Whether the index may be missing, or some of those behind its name closed; then they count as empty.
+    pub(super) may_be_missing: bool,
     /// The time that a query may take, however long most requests may; `None` for a search that the indices answer by
     /// themselves, to which the deadline applies.
     pub(super) time: Option<QueryTime>,
@@ -232,7 +239,8 @@ impl Scope<'_> {
     /// without.
     pub(super) async fn search(&self, body: &Value) -> Result<Bytes, StoreError> {
         let body = bytes_of(body)?;
-        let whole = format!("allow_partial_search_results=false&{WITH_CLOSED}");
+        let may_be_missing = if self.may_be_missing { "&ignore_unavailable=true" } else { "" };
+        let whole = format!("allow_partial_search_results=false&{WITH_CLOSED}{may_be_missing}");
         let Some(time) = self.time else {
             return self.nodes.body(&self.request(&whole, &body), self.deadline).await;
         };

@@ -2,6 +2,12 @@
 //!
 //! Lines are only ever added, and synced before they count. A line that a crash has cut short is ended and left; its
 //! entry comes again. Entries that come again are there twice, under the same `event.id`.
+//!
+//! They are read (`files`) in the order of writing, the last one first, which a file has without being read as a whole
+//! (`backwards`).
+
+mod backwards;
+mod files;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,6 +20,10 @@ use super::directory::{create_durably, own_file, sync_directory};
 use crate::clock::Timestamp;
 use crate::store::StoreError;
 use crate::store::audit::AuditEntry;
+pub(super) use files::AuditFiles;
+
+/// The folder of the audit in a data directory.
+const FOLDER: &str = "audit";
 
 /// The audit of a data directory.
 #[derive(Debug)]
@@ -24,7 +34,7 @@ pub(super) struct Audit {
 impl Audit {
     /// Creates the audit of a data directory. No file is created before the first entry.
     pub(super) fn in_directory(directory: &Path) -> Self {
-        Self { folder: directory.join("audit") }
+        Self { folder: directory.join(FOLDER) }
     }
 
     /// Adds entries and returns once they are synced. Only one caller may do so at a time.

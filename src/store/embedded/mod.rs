@@ -22,7 +22,7 @@
 //!   which `checkpoint` writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files,
 //!   read only. `verify`: all of it checked.
 //! - `stored`: a job on disk. `records`: a record on disk. `schedules`: a schedule on disk, and its keys. `audit`: the
-//!   audit's files. `output`: the output of attempts, in a database of its own.
+//!   audit's files, and how they are read. `output`: the output of attempts, in a database of its own.
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
 //!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics. `budget`: how long they may take.
@@ -118,10 +118,10 @@ use crate::job::{BodyRef, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use crate::store::{
-    AuditEntry, DueSchedules, Head, ListSchedules, Member, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
+    AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, ListSchedules, Member, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
     ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteResult,
 };
-use audit::Audit;
+use audit::{Audit, AuditFiles};
 use budget::Budget;
 use directory::Directory;
 use disk::Disk;
@@ -364,6 +364,12 @@ impl Store for EmbeddedStore {
         }
         let (audit, entries) = (Arc::clone(&self.inner.audit), entries.to_vec());
         self.on_disk(&self.inner.lookups, move |_| audit.lock().append(&entries)).await
+    }
+
+    async fn read_audit(&self, search: &AuditSearch) -> Result<AuditPage, StoreError> {
+        let files = AuditFiles::in_directory(&self.inner.path, self.inner.exchange.as_ref().map(|own| own.number()));
+        let search = search.clone();
+        self.query(false, move |_, budget| files.read(&search, &budget)).await
     }
 
     fn outputs(&self) -> Arc<dyn OutputStore> {
