@@ -6,6 +6,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
 use super::App;
@@ -14,6 +16,7 @@ use super::error::ApiError;
 use super::extract::Query;
 use super::json::ok;
 use super::trim::Fields;
+use crate::clock::Timestamp;
 use crate::job::{JobState, Kind, Owner, QueueName};
 use crate::manager::ManagerError;
 use crate::query::kql::{Expression, Zone};
@@ -166,18 +169,29 @@ pub(crate) fn parse<T: FromStr<Err: Display>>(name: &str, text: &str) -> Result<
     text.parse().map_err(|error: T::Err| ApiError::field(name, error.to_string()))
 }
 
-/// Encodes a cursor as opaque text.
-pub(crate) fn encode_cursor(cursor: &Cursor) -> String {
-    URL_SAFE_NO_PAD.encode(serde_json::to_vec(cursor).unwrap_or_default())
+/// Parses the time of a parameter.
+pub(crate) fn time(query: &Query, name: &str) -> Result<Option<Timestamp>, ApiError> {
+    let parse = |text| Timestamp::parse_rfc3339(text).map_err(|error| ApiError::field(name, error));
+    query.one(name)?.map(parse).transpose()
+}
+
+/// Encodes a place in a list as opaque text.
+pub(crate) fn encode_cursor(place: &impl Serialize) -> String {
+    URL_SAFE_NO_PAD.encode(serde_json::to_vec(place).unwrap_or_default())
+}
+
+/// Decodes a place in a list.
+pub(crate) fn decode<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
+    Some(text)
+        .filter(|text| text.len() <= MAX_CURSOR_CHARS)
+        .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok())
+        .and_then(|json| serde_json::from_slice(&json).ok())
+        .ok_or_else(|| ApiError::field("cursor", "is not one of this server's"))
 }
 
 /// Decodes a cursor of a list in this order.
 pub(crate) fn decode_cursor(text: &str, sort: Sort) -> Result<Cursor, ApiError> {
-    let cursor: Cursor = Some(text)
-        .filter(|text| text.len() <= MAX_CURSOR_CHARS)
-        .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok())
-        .and_then(|json| serde_json::from_slice(&json).ok())
-        .ok_or_else(|| ApiError::field("cursor", "is not one of this server's"))?;
+    let cursor: Cursor = decode(text)?;
     if cursor.sort == sort {
         Ok(cursor)
     } else {

@@ -16,6 +16,7 @@ pub mod access;
 mod admin;
 mod amend;
 mod app;
+mod audit;
 mod backfill;
 mod call;
 mod cluster;

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::error::{ApiError, Code};
 use super::observe::observe;
 use super::{
-    App, admin, amend, backfill, cluster, events, export, fields, jobs, limits, lists, openapi, output, queues,
+    App, admin, amend, audit, backfill, cluster, events, export, fields, jobs, limits, lists, openapi, output, queues,
     schedule_bulk, schedule_lines, schedules, stats, subscriptions, system, work, workers,
 };
 use crate::page;
@@ -87,6 +87,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::rerun_many))
         .routes(routes!(admin::delete_many))
         .routes(routes!(events::events))
+        .routes(routes!(audit::audit))
         .routes(routes!(fields::fields))
         .routes(routes!(system::livez))
         .routes(routes!(system::readyz))
@@ -112,7 +113,8 @@ fn all_routes() -> Router<App> {
 }
 
 /// The paths that a monitor process serves, and the prefix of the administrators' calls, which it serves too.
-const MONITOR_PATHS: [&str; 6] = ["/livez", "/readyz", "/metrics", "/openapi.json", HINTS_PATH, WORKERS_PATH];
+const MONITOR_PATHS: [&str; 7] =
+    ["/livez", "/readyz", "/metrics", "/openapi.json", "/v1/audit", HINTS_PATH, WORKERS_PATH];
 const ADMIN_PREFIX: &str = "/v1/admin/";
 
 /// Returns the router of a monitor process, which serves only some of the routes, and the web page.

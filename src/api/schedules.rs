@@ -10,7 +10,7 @@ use super::call::{Answer, Call, Read, Submit};
 use super::error::{ApiError, Code};
 use super::extract::{JsonBody, OptionalJsonBody, Query, SchedulePath};
 use super::json::{json, ok};
-use super::lists::{kql, limit, parse as parse_value};
+use super::lists::{kql, limit, parse as parse_value, time};
 use crate::clock::Timestamp;
 use crate::job::{Owner, ScheduleId};
 use crate::query::ScheduleFilter;
@@ -220,12 +220,8 @@ pub(crate) async fn next(call: Call<Read>, SchedulePath(id): SchedulePath, query
     responses((status = 200, description = "A page of due times", body = Page<DueTime>)))]
 pub(crate) async fn triggers(call: Call<Read>, SchedulePath(id): SchedulePath, query: Query) -> Answer {
     query.only(&["from", "to", "limit", "cursor"])?;
-    let time = |name: &str| -> Result<Option<Timestamp>, ApiError> {
-        let parse = |text| Timestamp::parse_rfc3339(text).map_err(|error| ApiError::field(name, error));
-        query.one(name)?.map(parse).transpose()
-    };
-    let to = time("to")?.unwrap_or_else(|| call.app.manager.now());
-    let from = time("cursor")?.or(time("from")?);
+    let to = time(&query, "to")?.unwrap_or_else(|| call.app.manager.now());
+    let from = time(&query, "cursor")?.or(time(&query, "from")?);
     let limit = limit(&query)?;
     let DueTimes { items, next } = schedules(&call.app)?.due_times(&id, (from, to), limit).await?;
     ok(&Page { items, next_cursor: next.map(Timestamp::to_rfc3339) })

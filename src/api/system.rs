@@ -77,6 +77,7 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
         dropped: manager.dropped(),
         clock_is_off: manager.clock_is_off(),
         peer_troubles: manager.peer_troubles(),
+        scan_troubles: manager.scan_troubles(),
     };
     ok(&ServerHealth::new(configuration, &insights, &survey, manager.waiting_claims(), store, manager.now()))
 }

@@ -5,6 +5,7 @@
 //! `monitor` have in common), [`managing`] (what they do beside answering calls), [`leading`] (when a member of a group
 //! does), [`cluster`] and [`members`] (how such processes call each other) and [`engine`] (which store is opened).
 
+mod audit;
 mod bench;
 mod change;
 mod chosen;
@@ -142,6 +143,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
     Events(events::EventsArgs),
+    Audit(audit::AuditArgs),
     Migrate(migrate::MigrateArgs),
     Verify(verify::VerifyArgs),
     Kibana(kibana::KibanaArgs),
@@ -260,6 +262,7 @@ fn start(cli: Cli) -> Result<(), Failure> {
         Command::Doctor(args) => block_on(doctor::run(args, settings)),
         Command::Top(args) => block_on(top::run(args, settings)),
         Command::Events(args) => block_on(events::run(args, settings)),
+        Command::Audit(args) => block_on(audit::run(args, settings)),
         Command::Migrate(args) => block_on(migrate::run(args, settings)),
         Command::Verify(args) => verify::run(args, settings),
         Command::Token(args) => token::run(&args),

@@ -15,6 +15,34 @@ pub(super) fn parse(text: &str) -> Result<Timestamp, String> {
     parse_from(text, Local::now())
 }
 
+/// Parses a time of which something in the past is asked, as seen from now: also `2h ago` and `yesterday 18:00`. What a
+/// clock shows is the last moment at which it did, not the next.
+pub(super) fn parse_past(text: &str) -> Result<Timestamp, String> {
+    parse_past_from(text, &Local::now())
+}
+
+fn parse_past_from<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Result<Timestamp, String> {
+    let text = text.trim().to_lowercase();
+    if let Some(ago) = text.strip_suffix("ago") {
+        return Ok(timestamp(now).minus(duration::parse(ago.trim())?));
+    }
+    let today = now.naive_local().date();
+    let before = |time: NaiveTime| {
+        let day = today.pred_opt().ok_or_else(|| FORMS.to_owned())?;
+        in_zone(day.and_time(time), now).map(|at| timestamp(&at))
+    };
+    if let Some(rest) = text.strip_prefix("yesterday") {
+        let rest = rest.trim();
+        let time = if rest.is_empty() { Some(NaiveTime::MIN) } else { clock_time(rest) };
+        return before(time.ok_or_else(|| FORMS.to_owned())?);
+    }
+    let Some(time) = clock_time(&text) else { return parse_from(&text, now.clone()) };
+    match in_zone(today.and_time(time), now)? {
+        at if at <= *now => Ok(timestamp(&at)),
+        _ => before(time),
+    }
+}
+
 fn parse_from<Z: TimeZone>(text: &str, now: DateTime<Z>) -> Result<Timestamp, String> {
     let text = text.trim();
     if let Ok(time) = Timestamp::parse_rfc3339(text) {
@@ -115,6 +143,26 @@ mod tests {
             ("2030-07-01T08:00:30Z", "2030-07-01T08:00:30.000Z"),
         ] {
             assert_eq!(parsed(text).as_deref(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_in_the_past_are_the_last_ones() {
+        let now = Berlin.with_ymd_and_hms(2030, 1, 30, 12, 0, 0).single().expect("a time");
+        for (text, expected) in [
+            ("now", "2030-01-30T11:00:00.000Z"),
+            ("2h ago", "2030-01-30T09:00:00.000Z"),
+            ("08:00", "2030-01-30T07:00:00.000Z"),
+            ("18:00", "2030-01-29T17:00:00.000Z"),
+            ("yesterday", "2030-01-28T23:00:00.000Z"),
+            ("Yesterday 18:00", "2030-01-29T17:00:00.000Z"),
+            ("2030-01-01 08:00", "2030-01-01T07:00:00.000Z"),
+            ("2030-01-01T08:00:30Z", "2030-01-01T08:00:30.000Z"),
+        ] {
+            assert_eq!(parse_past_from(text, &now).map(|time| time.to_rfc3339()).as_deref(), Ok(expected), "{text}");
+        }
+        for text in ["ago", "x ago", "yesterday noon", "25:00"] {
+            assert!(parse_past_from(text, &now).is_err(), "{text}");
         }
     }
 

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use http::Method;
 
 use super::error::ClientError;
-use super::queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
+use super::queries::{AuditQuery, CountQuery, JobQuery, OrphanQuery, StatsQuery};
 use super::transport::{Call, Client, OpenAnswer, Repeat};
 use crate::job::{JobId, Json, LimitName};
 use crate::manager::LimitState;
 use crate::wire::{
-    AdminRelease, BulkAnswer, ChangeCluster, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, ClaimNext,
+    AdminRelease, AuditAnswer, BulkAnswer, ChangeCluster, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, ClaimNext,
     ClusterStatus, CompleteJob, CompletionItem, CountAnswer, EndsAnswer, Explanation, FailJob, FieldDescription,
     FieldList, FinishJobs, Health, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, Job, JobAndNext,
     OrphanedJob, Page, Queue, ReleaseJob, ServerHealth, SetLimit, StatsAnswer, SubmitItem, SubmitJob, Subscribe,
@@ -122,6 +122,14 @@ impl Client {
     /// See [`ClientError`].
     pub async fn stats(&self, query: &StatsQuery) -> Result<StatsAnswer, ClientError> {
         self.send(query.parameters(self.query_call(&["v1", "jobs", "stats"]))).await
+    }
+
+    /// Returns a page of the audit. One with few events, or none, can have a next page.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn audit(&self, query: &AuditQuery) -> Result<AuditAnswer, ClientError> {
+        self.send(query.parameters(self.query_call(&["v1", "audit"]))).await
     }
 
     /// Claims jobs. With a `request_id`, the call is repeated after a lost answer and gets the same jobs; without one,

@@ -53,6 +53,6 @@ pub(crate) use error::innermost_cause;
 pub use error::{ClientError, ServerFailure};
 pub use events::{EventMessage, EventQuery};
 pub use output::OutputQuery;
-pub use queries::{CountQuery, JobQuery, OrphanQuery, StatsQuery};
+pub use queries::{AuditQuery, CountQuery, JobQuery, OrphanQuery, StatsQuery};
 pub use schedules::{DueTimeQuery, ScheduleQuery, StoredSchedules};
 pub use transport::Client;

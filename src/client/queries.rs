@@ -1,6 +1,8 @@
 //! The filters of calls, and their query parameters.
 
 use super::transport::Call;
+use crate::clock::Timestamp;
+use crate::job::EventName;
 use crate::wire::JobState;
 
 /// Selects the jobs that are listed or counted: those that satisfy every part. An empty part is satisfied by any job.
@@ -70,6 +72,32 @@ pub struct OrphanQuery {
     pub cursor: Option<String>,
 }
 
+/// Selects the events of the audit that are listed: those that satisfy every part. An empty part is satisfied by any
+/// event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditQuery {
+    /// Selects events of these jobs.
+    pub jobs: Vec<String>,
+    /// Selects events of jobs in these queues.
+    pub queues: Vec<String>,
+    /// Selects events of jobs of these kinds.
+    pub kinds: Vec<String>,
+    /// Selects events of jobs that belong to these owners.
+    pub owners: Vec<String>,
+    /// Selects these events.
+    pub events: Vec<EventName>,
+    /// Selects events that these workers, people or parts of the system caused.
+    pub actors: Vec<String>,
+    /// Selects what happened at this time or later.
+    pub from: Option<Timestamp>,
+    /// Selects what happened at this time or earlier.
+    pub to: Option<Timestamp>,
+    /// The most events of a page, at most 1,000. Default: 100.
+    pub limit: Option<u64>,
+    /// The `next_cursor` of the page before.
+    pub cursor: Option<String>,
+}
+
 impl JobQuery {
     /// Adds the filter's parameters to a call.
     pub(super) fn filter(&self, call: Call) -> Call {
@@ -100,5 +128,15 @@ impl OrphanQuery {
     pub(super) fn parameters(&self, call: Call) -> Call {
         let call = call.each("queue", &self.queues).each("kind", &self.kinds).each("owner", &self.owners);
         call.each("worker", &self.worker).each("limit", self.limit).each("cursor", &self.cursor)
+    }
+}
+
+impl AuditQuery {
+    /// Adds the parameters to a call.
+    pub(super) fn parameters(&self, call: Call) -> Call {
+        let call = call.each("job", &self.jobs).each("queue", &self.queues).each("kind", &self.kinds);
+        let call = call.each("owner", &self.owners).each("event", self.events.iter().map(|event| event.as_str()));
+        let call = call.each("actor", &self.actors).each("from", self.from).each("to", self.to);
+        call.each("limit", self.limit).each("cursor", &self.cursor)
     }
 }

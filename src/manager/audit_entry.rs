@@ -24,7 +24,7 @@ pub(crate) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry 
             "type": [kind(entry.event)],
             "module": "leasehold",
             "dataset": "leasehold.audit",
-            "action": format!("job-{}", entry.event.as_str().replace('_', "-")),
+            "action": action(entry.event),
             "outcome": outcome(entry),
             "reason": entry.reason,
             "sequence": number,
@@ -46,6 +46,11 @@ pub(crate) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry 
     });
     let document = if let Value::Object(document) = document { document } else { Map::new() };
     AuditEntry { id, at: entry.at, document }
+}
+
+/// Returns the event's name in the schema's `event.action`.
+pub(crate) fn action(event: EventName) -> String {
+    format!("job-{}", event.as_str().replace('_', "-"))
 }
 
 /// Removes the fields that are null.

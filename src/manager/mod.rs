@@ -10,12 +10,14 @@
 //! 5. [`unique`] – of the jobs of a key, at most one waits or runs; [`sweep`] – records that nobody needs.
 //! 6. [`lines`] – the jobs of a key run one after another.
 //! 7. [`members`] – the managers that share a store, and its jobs; [`hints`] – what they tell each other of them.
-//! 8. [`admin`] – queue settings, orphans, and what the monitor does.
+//! 8. [`admin`] – queue settings, orphans, and what the monitor does; [`audit_entry`] and [`audit`] – what the audit
+//!    has of it, written and read.
 //! 9. [`observe`] – live events, workers, statistics, explanations.
 //! 10. [`read`] – one job, its end, lists, counts, queues; [`output`] – what its attempts wrote.
 
 mod admin;
 mod announced;
+mod audit;
 pub(crate) mod audit_entry;
 mod claimant;
 mod dispatch;
@@ -41,6 +43,7 @@ use tokio_util::task::TaskTracker;
 
 pub use admin::orphans::{ORPHAN_ORDER, OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob};
 pub use admin::queue_settings::{Fairness, JobOrder, MAX_WEIGHT, MAX_WEIGHTS, Pause, QueueChange, QueueSettings};
+pub use audit::AuditQuery;
 pub use claimant::Claimed;
 pub use hints::{Hint, MAX_HINTED_BYTES, MAX_HINTED_JOBS, Outgoing};
 pub use limits::{LimitSettings, LimitState, NewLimit, Rate, SlotHolder, Urgent};
@@ -66,6 +69,7 @@ use crate::clock::{Clock, Offset, Timestamp};
 use crate::job::UniqueKey;
 use crate::store::Store;
 use admin::queue_settings::QueueSettingsCache;
+use admin::scan_troubles::ScanTroubles;
 use dispatch::{Dispatch, DispatchConfig};
 use hints::Hints;
 use limits::{LimitSettingsCache, Limits};
@@ -125,6 +129,7 @@ pub(crate) struct ManagerState {
     lines: Lines,
     observe: Observations,
     keeps_audit: bool,
+    scan_troubles: ScanTroubles,
     outputs: Outputs,
     end_watchers: Watchers,
     /// Cancelled when the manager shuts down.
@@ -157,6 +162,7 @@ impl Manager {
             hints: Hints::new(config.address),
             queue_settings: QueueSettingsCache::new(Arc::clone(&store)),
             keeps_audit: config.audit,
+            scan_troubles: ScanTroubles::default(),
             observe: Observations::new(!exclusive, clock.now()),
             outputs: Outputs::new(store.outputs()),
             end_watchers: Watchers::default(),

@@ -77,8 +77,13 @@ impl Driver {
         // The previous run has not ended.
         let Ok(mut state) = runs.state.try_lock() else { return };
         let started = Instant::now();
+        if !self.leadership.holds_at(started) {
+            // Another process acts, and what has failed here is told there if it fails on.
+            self.scans.manager.scan_ended(scan.as_str(), None);
+            return;
+        }
         let is_early = state.next.is_some_and(|next| started + EARLY < next);
-        if is_early || self.stopping.load(Ordering::SeqCst) || !self.leadership.holds_at(started) {
+        if is_early || self.stopping.load(Ordering::SeqCst) {
             return;
         }
         state.next = runs.period.map(|period| started + period);
@@ -86,11 +91,14 @@ impl Driver {
         let result = self.scans.run_while(scan, now, &|| self.leadership.holds_at(Instant::now())).await;
         metrics::histogram!("leasehold_scan_duration_seconds", "scan" => scan.as_str()).record(started.elapsed());
         // A run that could not change every job that it should have changed counts as failed.
-        let failure = match &result {
-            Ok(Report { fault: Some((many, why)), .. }) => Some(format!("{many} jobs could not be changed: {why}")),
-            Ok(_) => None,
-            Err(error) => Some(error.to_string()),
+        let (error, failure) = match &result {
+            Ok(Report { fault: Some((many, why)), .. }) => {
+                (Some(why), Some(format!("{many} jobs could not be changed: {why}")))
+            }
+            Ok(_) => (None, None),
+            Err(error) => (Some(error), Some(error.to_string())),
         };
+        self.scans.manager.scan_ended(scan.as_str(), error);
         if let Some(why) = failure {
             let rest = FIRST_REST.saturating_mul(1 << state.failures.min(16)).min(LONGEST_REST);
             state.failures = state.failures.saturating_add(1);

@@ -6,6 +6,7 @@ use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use http::{HeaderName, HeaderValue, StatusCode, Uri};
+use percent_encoding::percent_decode_str;
 use url::form_urlencoded;
 
 use super::ask::{Asker, Refused};
@@ -90,6 +91,8 @@ struct RefusedPage<'a> {
     status: StatusCode,
     detail: &'a str,
     advice: &'static str,
+    /// The address of what the audit has of a job that is not there; `None` for anything else.
+    audit: Option<String>,
 }
 
 /// Answers with a page, or says why there is none. Who is not known is sent to sign in, and comes back to `uri` then.
@@ -102,10 +105,18 @@ pub(super) fn answer<T: Template>(page: Result<T, Refused>, uri: &Uri) -> Respon
             Redirect::to(&format!("/sign-in?{query}")).into_response()
         }
         Err(refused) => {
-            let page = RefusedPage { status: refused.status, detail: &refused.detail, advice: advice(refused.status) };
-            write(refused.status, &page)
+            let Refused { status, ref detail, .. } = refused;
+            write(status, &RefusedPage { status, detail, advice: advice(status), audit: audit_of(status, uri) })
         }
     }
+}
+
+/// Returns the address of what the audit has of a job whose page this is, which is not there.
+fn audit_of(status: StatusCode, uri: &Uri) -> Option<String> {
+    let id = uri.path().strip_prefix("/jobs/").filter(|_| status == StatusCode::NOT_FOUND)?;
+    let id = percent_decode_str(id).decode_utf8().ok()?;
+    let query = form_urlencoded::Serializer::new(String::new()).append_pair("job", &id).finish();
+    Some(format!("/audit?{query}"))
 }
 
 fn advice(status: StatusCode) -> &'static str {

@@ -7,11 +7,12 @@
 //!
 //! In reading order: [`ask`], `frame` (what surrounds every page, and the pages of refusals), `shown` (how times,
 //! durations and numbers are written), the pages (`overview` with `charts`, `jobs`, `job` with `timeline`, `workers`,
-//! `queues`, `schedules`, `events`, `health`, `reference`) over `kept` and `written` (what is found and written once
+//! `queues`, `schedules`, `events` with `audit`, `health`, `reference`) over `kept` and `written` (what is found and written once
 //! for all), `sign_in`, `live` (what tells a page to look again) and `assets`.
 
 mod ask;
 mod assets;
+mod audit;
 mod charts;
 mod events;
 mod frame;
@@ -76,6 +77,7 @@ pub(crate) fn routes(api: Router, shutdown: CancellationToken) -> Router {
         .route("/schedules", get(schedules::page))
         .route("/schedules/{id}", get(schedules::one))
         .route("/events", get(events::page))
+        .route("/audit", get(audit::page))
         .route("/health", get(health::page))
         .route("/reference", get(reference::page))
         .route("/sign-in", get(sign_in::page).post(sign_in::sign_in))

@@ -73,6 +73,8 @@ pub(crate) struct StoreHealth {
     pub(crate) clock_is_off: Option<String>,
     /// What is wrong between this manager and the others, each as a sentence.
     pub(crate) peer_troubles: Vec<String>,
+    /// Which scans of this process's monitor fail, each as a sentence.
+    pub(crate) scan_troubles: Vec<String>,
 }
 
 /// How fast jobs reach workers and end.
@@ -192,7 +194,7 @@ impl ServerHealth {
 fn judge(
     insights: &Insights,
     survey: &SurveyState,
-    StoreHealth { stopped, out_of_order, unreadable, dropped, clock_is_off, peer_troubles }: StoreHealth,
+    StoreHealth { stopped, out_of_order, unreadable, dropped, clock_is_off, peer_troubles, scan_troubles }: StoreHealth,
     now: Timestamp,
 ) -> (HealthStatus, Vec<String>) {
     let mut found: Vec<(HealthStatus, String)> = Vec::new();
@@ -213,7 +215,8 @@ fn judge(
         found.push((HealthStatus::Warn, format!("documents of the store that cannot be read: {unreadable} ({what})")));
     }
     found.extend(dropped.map(|what| (HealthStatus::Warn, what)));
-    found.extend(peer_troubles.into_iter().map(|trouble| (HealthStatus::Warn, trouble)));
+    let troubles = peer_troubles.into_iter().chain(scan_troubles);
+    found.extend(troubles.map(|trouble| (HealthStatus::Warn, trouble)));
     let oldest = survey.latest.as_ref().and_then(|survey| survey.oldest_waiting_since);
     if let Some(oldest) = oldest.filter(|oldest| now.since(*oldest) > UNASKED && insights.tally.claimed == 0) {
         found

@@ -8,6 +8,7 @@
 //! says beyond these types is in [`described`] and [`selected`].
 
 pub mod admin;
+pub mod audit;
 pub mod backfill;
 pub mod bulk;
 pub mod check;
@@ -41,6 +42,7 @@ pub use crate::manager::{
     Queue, QueueOrder, Reason, Survey, Throughput, Worker,
 };
 pub use admin::{BulkChange, BulkFilter};
+pub use audit::{AuditAnswer, AuditEvent};
 pub use backfill::{BackfillSchedule, StartedBackfill};
 pub use bulk::{
     BulkAnswer, BulkReport, ChangeFailure, CompletionItem, HeartbeatItem, ItemError, OutputItem, SubmitItem,

@@ -1,0 +1,113 @@
+//! Reading the audit, in which jobs stand that are not there any more.
+
+use crate::clock::Timestamp;
+use crate::job::{Actor, EventName, JobId, Kind, Owner, QueueName};
+use crate::store::{AuditPage, AuditPlace, AuditSearch};
+
+use crate::manager::audit_entry::action;
+use crate::manager::request::ManagerError;
+use crate::manager::Manager;
+
+/// Selects events of the audit: those that satisfy every part. An empty list or `None` selects every event; a list is
+/// satisfied by any of its members.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AuditQuery {
+    /// Selects what happened at this time or later.
+    pub from: Option<Timestamp>,
+    /// Selects what happened at this time or earlier.
+    pub to: Option<Timestamp>,
+    /// Selects events of these jobs.
+    pub jobs: Vec<JobId>,
+    /// Selects events of jobs in these queues.
+    pub queues: Vec<QueueName>,
+    /// Selects events of jobs of these kinds.
+    pub kinds: Vec<Kind>,
+    /// Selects events of jobs that belong to these owners.
+    pub owners: Vec<Owner>,
+    /// Selects these events.
+    pub events: Vec<EventName>,
+    /// Selects events that these workers, people or parts of the system caused.
+    pub actors: Vec<Actor>,
+    /// The place after which the page begins.
+    pub after: Option<AuditPlace>,
+    /// The most events of the page.
+    pub limit: usize,
+}
+
+impl AuditQuery {
+    fn into_search(self) -> AuditSearch {
+        fn texts<T>(values: &[T], text: impl Fn(&T) -> String) -> Vec<String> {
+            values.iter().map(text).collect()
+        }
+        let terms = [
+            ("leasehold.job.id", texts(&self.jobs, ToString::to_string)),
+            ("leasehold.job.queue", texts(&self.queues, ToString::to_string)),
+            ("leasehold.job.kind", texts(&self.kinds, ToString::to_string)),
+            ("leasehold.job.owner", texts(&self.owners, ToString::to_string)),
+            ("event.action", texts(&self.events, |event| action(*event))),
+            ("user.name", texts(&self.actors, ToString::to_string)),
+        ];
+        let terms = terms.into_iter().filter(|(_, values)| !values.is_empty()).collect();
+        let Self { from, to, after, limit, .. } = self;
+        AuditSearch { from, to, terms, after, limit }
+    }
+}
+
+impl Manager {
+    /// Reads a page of the audit, in the form that the store keeps.
+    ///
+    /// # Errors
+    /// Returns the store's error.
+    pub async fn audit(&self, query: AuditQuery) -> Result<AuditPage, ManagerError> {
+        let page = self.shared.store.read_audit(&query.into_search()).await?;
+        // What this process keeps may have nothing in it yet.
+        Ok(AuditPage { is_there: page.is_there || self.shared.keeps_audit, ..page })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::job::{Body, Job, JobSpec};
+    use crate::manager::audit_entry::entry;
+
+    #[test]
+    fn what_is_written_is_found_by_each_of_its_values_and_by_no_other() {
+        let spec = JobSpec {
+            owner: Some(Owner::new("team").expect("a name")),
+            ..JobSpec::new(QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"))
+        };
+        let (id, by, at) = (JobId::new("a").expect("an id"), Actor::new("ann").expect("a name"), Timestamp::from_millis(7));
+        let job = Job::submit(id.clone(), Arc::new(spec), Body::default(), (at, None), &by, at);
+        let (number, first) = job.history.numbered().next().expect("submitted");
+        let entry = entry(&job, number, first);
+        let finds = |query: AuditQuery| query.into_search().selects(entry.at, &entry.document);
+        let whole = AuditQuery {
+            from: Some(at),
+            to: Some(at),
+            jobs: vec![id],
+            queues: vec![QueueName::new("q").expect("a name")],
+            kinds: vec![Kind::new("other").expect("a name"), Kind::new("k").expect("a name")],
+            owners: vec![Owner::new("team").expect("a name")],
+            events: vec![EventName::CancelRequested, EventName::Submitted],
+            actors: vec![by],
+            ..AuditQuery::default()
+        };
+        assert!(finds(whole.clone()) && finds(AuditQuery::default()));
+        let later = Some(Timestamp::from_millis(8));
+        for wrong in [
+            AuditQuery { from: later, ..whole.clone() },
+            AuditQuery { to: Some(Timestamp::from_millis(6)), ..whole.clone() },
+            AuditQuery { jobs: vec![JobId::new("b").expect("an id")], ..whole.clone() },
+            AuditQuery { queues: vec![QueueName::new("k").expect("a name")], ..whole.clone() },
+            AuditQuery { kinds: vec![Kind::new("q").expect("a name")], ..whole.clone() },
+            AuditQuery { owners: vec![Owner::new("tea").expect("a name")], ..whole.clone() },
+            AuditQuery { events: vec![EventName::Claimed], ..whole.clone() },
+            AuditQuery { actors: vec![Actor::new("bob").expect("a name")], ..whole.clone() },
+        ] {
+            assert!(!finds(wrong.clone()), "{wrong:?}");
+        }
+    }
+}
