@@ -214,7 +214,8 @@ mod tests {
 
     #[test]
     fn a_cursor_of_another_order_or_of_nobody_is_refused() {
-        let cursor = encode_cursor(&serde_json::from_str(CURSOR).expect("a cursor"));
+        let cursor: Cursor = serde_json::from_str(CURSOR).expect("a cursor");
+        let cursor = encode_cursor(&cursor);
         assert!(decode_cursor(&cursor, "run_at".parse().expect("a sort")).is_err());
         for wrong in ["", "x", "e30", &cursor[1..], &"A".repeat(20_000)] {
             assert!(decode_cursor(wrong, Sort::default()).is_err(), "{wrong}");

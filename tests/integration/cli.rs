@@ -3,6 +3,7 @@
 mod admin;
 mod amending;
 mod asking;
+mod audit;
 mod changing;
 mod events;
 mod everyday;
@@ -37,9 +38,25 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// A server with options.
+    pub(crate) fn with(options: &[&str]) -> Self {
         let place = tempfile::tempdir().expect("a directory");
-        let server = Server::in_place(place.path());
+        let server = Server::in_place_with(place.path(), options);
         Self { place, server }
+    }
+
+    /// A server that keeps an audit, which is behind by little.
+    pub(crate) fn audited() -> Self {
+        Self::with(&["--audit", "--audit-period-ms", "100"])
+    }
+
+    /// Waits until the audit has this event of a job.
+    pub(crate) fn until_audited(&self, id: &str, event: &str) {
+        let named = ["audit", "--job", id, "--event", event, "--output", "name"];
+        until(&format!("{event} of {id} is in the audit"), || !self.run(&named).expect(0).stdout().is_empty());
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -159,7 +159,13 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server that keeps its jobs below `place`, and waits until it listens.
     pub(crate) fn in_place(place: &Path) -> Self {
-        let server = Self::begin(Engine::Embedded(place.join("data")), &place.join("server.log"));
+        Self::in_place_with(place, &[])
+    }
+
+    /// The same with options.
+    pub(crate) fn in_place_with(place: &Path, options: &[&str]) -> Self {
+        let engine = Engine::Embedded(place.join("data"));
+        let server = Self::begin_as("serve", options, engine, &place.join("server.log"));
         server.listens(1);
         server
     }

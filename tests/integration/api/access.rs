@@ -24,7 +24,7 @@ async fn guarded() -> Server {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 83] = [
+const CALLS: [(&str, Option<Role>); 84] = [
     ("DELETE /v1/jobs/{id}", Some(Role::Admin)),
     ("DELETE /v1/limits/{scope}/{name}", Some(Role::Admin)),
     ("DELETE /v1/schedules/{id}", Some(Role::Submit)),
@@ -35,6 +35,7 @@ const CALLS: [(&str, Option<Role>); 83] = [
     ("GET /readyz", None),
     ("GET /v1/admin/orphans", Some(Role::Admin)),
     ("GET /v1/admin/signing-key", Some(Role::Admin)),
+    ("GET /v1/audit", Some(Role::Read)),
     ("GET /v1/cluster", Some(Role::Read)),
     ("GET /v1/events", Some(Role::Read)),
     ("GET /v1/fields", Some(Role::Read)),

@@ -54,6 +54,7 @@ fn it_lists_exactly_the_calls_there_are() {
         "GET /readyz",
         "GET /v1/admin/orphans",
         "GET /v1/admin/signing-key",
+        "GET /v1/audit",
         "GET /v1/cluster",
         "GET /v1/events",
         "GET /v1/fields",

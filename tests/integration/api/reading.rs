@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leasehold::client::{CountQuery, JobQuery};
-use leasehold::wire::{CompleteJob, JobState, SubmitJob};
+use leasehold::client::{AuditQuery, CountQuery, JobQuery};
+use leasehold::wire::{AuditAnswer, CompleteJob, JobState, SubmitJob};
 
 use super::server::{Server, WORKER, json, problem};
 
@@ -178,4 +178,27 @@ async fn metrics_name_routes_and_never_ids() {
     assert!(text.contains(series), "{text}");
     assert!(text.contains(r#"leasehold_http_request_duration_seconds_bucket{route="/v1/jobs/{id}",method="GET",le="#));
     assert!(!text.contains(&*job.id) && !text.contains("nowhere"));
+}
+
+#[tokio::test]
+async fn the_audit_refuses_what_it_does_not_know_and_says_where_none_is_kept() {
+    let server = Server::start().await;
+    let page = server.client().audit(&AuditQuery::default()).await.expect("a page");
+    assert_eq!(page, AuditAnswer { items: Vec::new(), next_cursor: None, kept: false, member: None });
+    let of_another_store = "eyJpbl90aW1lIjp7ImF0IjowLCJzZXF1ZW5jZSI6MSwiaWQiOiJhIn19";
+    for (query, field) in [
+        ("event=done", "event"),
+        ("kind=%0a", "kind"),
+        ("from=soon", "from"),
+        ("from=2030-01-02T00:00:00Z&to=2030-01-01T00:00:00Z", "to"),
+        ("limit=1001", "limit"),
+        ("cursor=x", "cursor"),
+        ("who=ann", "who"),
+    ] {
+        let answer = reqwest::get(server.url(&format!("/v1/audit?{query}"))).await.expect("an answer");
+        let refused = problem(answer).await;
+        assert_eq!((refused.status, refused.errors[0].field.as_str()), (422, field), "{query}");
+    }
+    let answer = reqwest::get(server.url(&format!("/v1/audit?cursor={of_another_store}"))).await.expect("an answer");
+    assert_eq!(problem(answer).await.status, 422);
 }

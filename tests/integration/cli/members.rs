@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use leasehold::client::Client;
+use leasehold::client::{AuditQuery, Client};
 use leasehold::wire::SubmitJob;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -22,14 +22,20 @@ const JOBS: usize = 50;
 pub(super) struct Trio {
     place: tempfile::TempDir,
     ports: [u16; 3],
+    options: &'static [&'static str],
     /// The processes; `None` for one that has ended.
     members: [Option<Started>; 3],
 }
 
 impl Trio {
     pub(super) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts them with options.
+    pub(super) fn with(options: &'static [&'static str]) -> Self {
         let place = tempfile::tempdir().expect("a directory");
-        let mut trio = Self { place, ports: [(); 3].map(|()| ports::free()), members: [None, None, None] };
+        let mut trio = Self { place, ports: [(); 3].map(|()| ports::free()), options, members: [None, None, None] };
         (0..3).for_each(|index| trio.start_member(index));
         trio
     }
@@ -44,7 +50,8 @@ impl Trio {
         let arguments = arguments.into_iter().chain(["--cluster-secret", SECRET, "--listen", &listen]);
         let log = File::options().create(true).append(true).open(self.place.path().join(format!("{member}.log")));
         let log = log.expect("the log can be written");
-        let mut command = leasehold(self.place.path(), arguments.chain(["--data-dir", data]));
+        let arguments = arguments.chain(["--data-dir", data]).chain(self.options.iter().copied());
+        let mut command = leasehold(self.place.path(), arguments);
         self.members[index] = Some(Started::of(command.stdout(Stdio::null()).stderr(log)));
     }
 
@@ -56,7 +63,7 @@ impl Trio {
         format!("http://127.0.0.1:{}", self.ports[index])
     }
 
-    fn client(&self, index: usize) -> Client {
+    pub(super) fn client(&self, index: usize) -> Client {
         Client::new(&self.url(index), None).expect("a client")
     }
 
@@ -174,5 +181,50 @@ async fn the_page_of_every_member_shows_and_changes_the_same() {
         let mut ticks = http.get(format!("{url}/live")).send().await.expect("an answer");
         let first = ticks.chunk().await.expect("a stream").expect("a tick");
         assert!(first.starts_with(b"event: tick"), "{first:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_is_read_through_every_member_and_is_that_of_the_leader() {
+    let mut trio = Trio::with(&["--audit", "--audit-period-ms", "100"]);
+    let leader = trio.leader(&[0, 1, 2]).await;
+    let submitted = trio.submit(&[0]).await;
+    let wanted = AuditQuery { limit: Some(1), ..AuditQuery::default() };
+    let mut cursor = None;
+    for index in [0, 1, 2] {
+        let deadline = Instant::now() + DEADLINE;
+        let whole = loop {
+            let page = trio.client(index).audit(&AuditQuery::default()).await.expect("an answer");
+            if page.items.len() == submitted.len() {
+                break page;
+            }
+            assert!(page.kept && Instant::now() < deadline, "{page:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        assert_eq!(whole.member, Some(leader as u64 + 1));
+        // What one member has begun to read, the next one goes on with.
+        let page = trio.client(index).audit(&AuditQuery { cursor, ..wanted.clone() }).await.expect("an answer");
+        assert_eq!(page.items, whole.items[index..=index]);
+        cursor = page.next_cursor;
+    }
+    let shown = run(trio.path(), ["audit", "--server", &trio.url(0)]).expect(0);
+    assert!(shown.stderr().contains(&format!("this is the audit of member {}", leader + 1)), "{}", shown.said());
+
+    // Another member leads: its audit is another one, and goes on with what happens from then on.
+    let mut killed = trio.members[leader].take().expect("it runs");
+    killed.signal(Signal::SIGKILL);
+    tokio::task::block_in_place(|| killed.end());
+    let left = others(leader);
+    let next = trio.leader(&left).await;
+    let refused = trio.client(next).audit(&AuditQuery { cursor, ..wanted }).await.expect_err("refused");
+    assert_eq!(refused.code(), Some("invalid_request"), "{refused}");
+    let later = trio.submit(&left).await;
+    let deadline = Instant::now() + DEADLINE;
+    for id in &later {
+        let of_job = AuditQuery { jobs: vec![id.clone()], ..AuditQuery::default() };
+        while trio.client(next).audit(&of_job).await.expect("an answer").items.is_empty() {
+            assert!(Instant::now() < deadline, "{id} is never in the audit of the next leader");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 }

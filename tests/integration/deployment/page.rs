@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::program::{DEADLINE, Engine, PROGRAM, Server, Started, leasehold};
+use crate::program::{DEADLINE, Engine, PROGRAM, Server, Started, leasehold, until};
 use crate::servers;
 
 const DEPLOYING: &str = include_str!("../../../docs/deploying.md");
@@ -35,8 +35,8 @@ async fn the_role_for_elasticsearch_is_all_that_the_program_needs() {
     let place = tempfile::tempdir().expect("a directory");
     let prefix = "leasehold-";
     let engine = Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: prefix.to_owned() };
-    let options = ["--query-time", "2s", "--monitor-scan-period-ms", "1000"];
-    let server = Server::start_as("serve", &options, engine, &place.path().join("server.log")).await;
+    let options = ["--query-time", "2s", "--monitor-scan-period-ms", "1000", "--audit", "--audit-period-ms", "500"];
+    let server = Server::start_as("serve", &options, engine.clone(), &place.path().join("server.log")).await;
 
     let run = |arguments: &[&str]| {
         let mut command = leasehold(place.path(), arguments);
@@ -58,6 +58,13 @@ async fn the_role_for_elasticsearch_is_all_that_the_program_needs() {
     assert!(run(&["stats", "--by", "state"]).contains("completed"));
     run(&["rerun", "a-job"]);
     run(&["delete", "a-job"]);
+    // The audit, and a monitor beside the server, which reads it as well.
+    let monitor =
+        Server::start_as("monitor", &["--audit"], engine, &place.path().join("monitor.log")).await;
+    for url in [server.url(), monitor.url()] {
+        let deleted = ["audit", "--job", "a-job", "--event", "deleted", "--output", "name", "--server", &url];
+        until("the deletion is in the audit", || !run(&deleted).is_empty());
+    }
 
     let to = ["--elasticsearch-url", elasticsearch.url(), "--index-prefix", prefix, "--query-time", "2s"];
     let migrate = [&["migrate", "--store", "elasticsearch"][..], &to].concat();
@@ -66,6 +73,6 @@ async fn the_role_for_elasticsearch_is_all_that_the_program_needs() {
         let said = run(&[&migrate[..], &["--elasticsearch-shards", shards]].concat());
         assert!(said.contains("done"), "{said}");
     }
-    let log = server.log();
+    let log = server.log() + &monitor.log();
     assert!(!log.contains("security_exception") && !log.contains("HTTP 403"), "{log}");
 }

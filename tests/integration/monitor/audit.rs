@@ -3,19 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
+use leasehold::client::Client;
 use leasehold::clock::{Clock as _, ManualClock, Timestamp};
-use leasehold::job::{JobId, JobSpec, Kind, Owner, QueueName};
-use leasehold::manager::{Manager, NewJob, Outcome};
+use leasehold::job::{Actor, EventName, JobId, JobSpec, Kind, Owner, QueueName};
+use leasehold::manager::{AuditQuery, Manager, NewJob, Outcome};
 use leasehold::monitor::{Auditor, Report};
-use leasehold::store::Store;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use leasehold::store::{AuditEntry, Store};
+use leasehold::wire::SubmitJob;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{PATIENCE, caller, claim, manager, worker};
+use crate::program::{DEADLINE, Engine, Server};
 use crate::servers::{self, SearchServer};
 use crate::store::elasticsearch::{connect, patient};
 
@@ -191,6 +194,146 @@ async fn a_pass_that_was_interrupted_leaves_nothing_out(site: Site) {
     assert_eq!(site.ids().await.len(), jobs.len() + 3 * 2);
 }
 
+/// All pages of so many events each.
+async fn all(site: &Site, wanted: AuditQuery) -> Vec<String> {
+    let (mut ids, mut after) = (Vec::new(), None);
+    loop {
+        let page = site.manager.audit(AuditQuery { after, ..wanted.clone() }).await.expect("a page");
+        assert!(page.is_there && page.entries.len() <= wanted.limit, "{page:?}");
+        ids.extend(page.entries.iter().map(|entry| entry.id.clone()));
+        after = page.next;
+        if after.is_none() {
+            return ids;
+        }
+    }
+}
+
+async fn it_is_read_by_pages_the_newest_first(site: Site) {
+    let limit = |limit| AuditQuery { limit, ..AuditQuery::default() };
+    let none = site.manager.audit(limit(100)).await.expect("an answer");
+    assert_eq!((none.entries.len(), none.next, none.is_there), (0, None, false), "before the first entry");
+
+    let began = site.clock.now();
+    let auditor = site.auditor();
+    let jobs = site.submit(5).await;
+    site.run(&auditor).await;
+    // Two months on.
+    site.clock.advance(Duration::from_secs(62 * 86_400));
+    site.complete_one().await;
+    site.run(&auditor).await;
+    site.run(&site.auditor().beginning(true)).await;
+
+    let written = site.ids().await;
+    assert_eq!(written.len(), 7);
+    for size in [1, 2, 3, 7, 100] {
+        let ids = all(&site, limit(size)).await;
+        assert_eq!(ids.iter().cloned().collect::<BTreeSet<_>>(), written, "{size} a page");
+    }
+    let page = site.manager.audit(limit(100)).await.expect("a page").entries;
+    assert_eq!(page.len(), 7, "an entry that is there twice is shown once");
+    let has = |entry: &AuditEntry, action: &str| entry.document["event"]["action"] == action;
+    assert!(has(&page[0], "job-completed") && has(&page[1], "job-claimed") && has(&page[6], "job-submitted"));
+
+    let found = async |wanted: AuditQuery| all(&site, AuditQuery { limit: 2, ..wanted }).await.len();
+    let mut of_jobs = 0;
+    for id in &jobs {
+        of_jobs += found(AuditQuery { jobs: vec![id.clone()], ..AuditQuery::default() }).await;
+    }
+    assert_eq!(of_jobs, 7);
+    let name = |text: &str| QueueName::new(text).expect("a name");
+    assert_eq!(found(AuditQuery { queues: vec![name("q"), name("other")], ..AuditQuery::default() }).await, 7);
+    assert_eq!(found(AuditQuery { queues: vec![name("other")], ..AuditQuery::default() }).await, 0);
+    let owner = Owner::new("team a").expect("a name");
+    assert_eq!(found(AuditQuery { owners: vec![owner], ..AuditQuery::default() }).await, 7);
+    let actor = Actor::new("w").expect("a name");
+    assert_eq!(found(AuditQuery { actors: vec![actor], ..AuditQuery::default() }).await, 2);
+    let events = vec![EventName::Completed, EventName::Failed];
+    assert_eq!(found(AuditQuery { events, ..AuditQuery::default() }).await, 1);
+    assert_eq!(found(AuditQuery { to: Some(began), ..AuditQuery::default() }).await, 5);
+    let later = Some(began.plus(Duration::from_secs(1)));
+    assert_eq!(found(AuditQuery { from: later, ..AuditQuery::default() }).await, 2);
+    assert_eq!(found(AuditQuery { from: later, to: later, ..AuditQuery::default() }).await, 0);
+}
+
+/// What stands between the program and a server, and refuses what `refused` finds in a path, as long as it does.
+async fn refusing(upstream: &str, refused: &'static str) -> (String, Arc<AtomicBool>) {
+    use axum::body::{Body, to_bytes};
+    use axum::extract::Request;
+    use axum::response::Response;
+
+    let (refuses, upstream, http) = (Arc::new(AtomicBool::new(true)), upstream.to_owned(), reqwest::Client::new());
+    let is_on = Arc::clone(&refuses);
+    let pass = move |request: Request| {
+        let (http, upstream, is_on) = (http.clone(), upstream.clone(), Arc::clone(&is_on));
+        async move {
+            let (parts, body) = request.into_parts();
+            if is_on.load(Ordering::SeqCst) && parts.uri.path().contains(refused) {
+                let refusal = json!({ "error": { "type": "security_exception", "reason": "is unauthorized" } });
+                let answer = Response::builder().status(403).header("content-type", "application/json");
+                return answer.body(Body::from(refusal.to_string())).expect("an answer");
+            }
+            let path = parts.uri.path_and_query().expect("a path").as_str();
+            let body = to_bytes(body, usize::MAX).await.expect("a body");
+            let mut headers = parts.headers;
+            for name in ["host", "content-length", "accept-encoding", "connection"] {
+                headers.remove(name);
+            }
+            let call = http.request(parts.method, format!("{upstream}{path}")).headers(headers).body(body);
+            let answer = call.send().await.expect("an answer");
+            let mut passed = Response::builder().status(answer.status());
+            for name in ["content-type", "x-elastic-product"] {
+                if let Some(value) = answer.headers().get(name) {
+                    passed = passed.header(name, value);
+                }
+            }
+            passed.body(Body::from(answer.bytes().await.expect("a body"))).expect("an answer")
+        }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(pass)).await });
+    (url, refuses)
+}
+
+/// Which a role without the privileges for it does.
+async fn that_the_server_refuses_it_is_told_until_it_does_not(refused: &'static str) {
+    let (url, refuses) = refusing(servers::elasticsearch().await.url(), refused).await;
+    let place = TempDir::new().expect("a directory");
+    let engine = Engine::Elasticsearch { urls: vec![url], prefix: servers::fresh_prefix("refused") };
+    let options = ["--audit", "--audit-period-ms", "100"];
+    let server = Server::start_as("serve", &options, engine, &place.path().join("server.log")).await;
+    let client = Client::new(&server.url(), None).expect("a client");
+    client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    let told = "lacks a privilege; docs/deploying.md has the role that suffices";
+    let deadline = Instant::now() + DEADLINE;
+    let mut reasons = Vec::new();
+    while !reasons.iter().any(|reason: &String| reason.contains(told)) {
+        assert!(Instant::now() < deadline, "never told: {reasons:?}; {}", server.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        reasons = client.health().await.expect("an answer").reasons;
+    }
+    assert!(reasons.iter().any(|reason| reason.starts_with("the monitor's work `audit` has failed since")));
+    assert!(server.log().contains(told), "{}", server.log());
+    refuses.store(false, Ordering::SeqCst);
+    let deadline = Instant::now() + DEADLINE;
+    while client.audit(&leasehold::client::AuditQuery::default()).await.expect("an answer").items.is_empty() {
+        assert!(Instant::now() < deadline, "it is never written: {}", server.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let reasons = client.health().await.expect("an answer").reasons;
+    assert!(!reasons.iter().any(|reason| reason.contains("audit")), "{reasons:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn that_the_server_does_not_say_whether_it_has_streams_is_told() {
+    that_the_server_refuses_it_is_told_until_it_does_not("_data_stream").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn that_the_server_takes_no_template_is_told() {
+    that_the_server_refuses_it_is_told_until_it_does_not("-audit").await;
+}
+
 macro_rules! on_each_store {
     ($($case:ident),+ $(,)?) => {
         mod embedded {
@@ -223,4 +366,5 @@ on_each_store!(
     every_transition_is_there_once,
     an_auditor_that_knows_nothing_tells_nothing_new,
     a_pass_that_was_interrupted_leaves_nothing_out,
+    it_is_read_by_pages_the_newest_first,
 );

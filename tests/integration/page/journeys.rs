@@ -225,3 +225,59 @@ async fn a_page_that_was_open_for_long_does_no_harm() {
     browser.read("Nothing was changed").await;
     assert_eq!(night.job(&id)["state"], "running");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_deleted_a_job_is_found_in_the_audit() {
+    let night = Bed::audited();
+    let (gone, kept) = (night.submit(&["--queue", "night"], "true"), night.submit(&["--queue", "night"], "true"));
+    for id in [&gone, &kept] {
+        night.run(&["cancel", id, "--reason", "not needed"]).expect(0);
+    }
+    night.run(&["delete", &gone, "--reason", "made by mistake"]).expect(0);
+    night.until_audited(&kept, "cancelled");
+    let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
+    browser.go(&format!("/jobs/{gone}")).await;
+    browser.click_on("a", "What the audit has of it").await;
+    browser.read("made by mistake").await;
+    assert_eq!(browser.place().await, format!("/audit?job={gone}"));
+
+    browser.go("/events").await;
+    browser.click_on(".tabs a", "Audit").await;
+    browser.read("made by mistake").await;
+    browser.type_into("[name=job]", &kept).await;
+    browser.type_into("[name=from]", "2030-99-99").await;
+    browser.click(".filters button").await;
+    browser.read("from: ").await;
+    browser.go(&format!("/audit?job={kept}&event=cancelled&actor=anonymous&from=2020-01-01")).await;
+    browser.read("not needed").await;
+    let rows = browser.run("return document.querySelectorAll('tbody tr').length").await;
+    assert_eq!(rows, 1);
+    browser.click_on("a", "The job itself").await;
+    browser.see("h1 .state.cancelled").await;
+    browser.click_on("a", "In the audit").await;
+    browser.read("submitted").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_is_paged_and_where_there_is_none_the_page_says_how_to_keep_one() {
+    let night = Bed::audited();
+    let mut last = String::new();
+    for _ in 0..51 {
+        last = night.submit(&["--queue", "night"], "true");
+    }
+    night.until_audited(&last, "submitted");
+    let rows = "return document.querySelectorAll('tbody tr').length";
+    let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
+    browser.go("/audit?queue=night&event=submitted").await;
+    assert_eq!(browser.run(rows).await, 50);
+    browser.click("#next").await;
+    browser.see("a[rel=first]").await;
+    assert_eq!(browser.run(rows).await, 1);
+    assert_eq!(browser.run("return document.querySelector('[name=queue]').value").await, "night");
+    drop(browser);
+    let bare = Bed::start();
+    let Some(browser) = Browser::open(&bare.server.url(), DESK).await else { return };
+    browser.go("/audit").await;
+    browser.read("No audit is kept").await;
+    browser.read("--audit").await;
+}

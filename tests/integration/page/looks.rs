@@ -15,7 +15,7 @@ const PHONE: (u32, u32) = (360, 740);
 
 /// A night on which much has happened.
 fn eventful() -> (Bed, Vec<crate::program::Started>, String) {
-    let night = Bed::start();
+    let night = Bed::audited();
     let failed = night.submit(&["--queue", "reports", "--max-attempts", "1", "--label", "team=blue"], "echo x; exit 3");
     for _ in 0..5 {
         night.submit(&["--queue", "night"], "echo done");
@@ -30,10 +30,11 @@ fn eventful() -> (Bed, Vec<crate::program::Started>, String) {
     let worker = night.patient_worker(&["--queue", "reports", "--queue", "night", "--slots", "4"]);
     night.until(&failed, "failed");
     night.until(&running, "running");
+    night.until_audited(&failed, "failed");
     (night, vec![worker], failed)
 }
 
-fn places(job: &str) -> [String; 10] {
+fn places(job: &str) -> [String; 12] {
     [
         "/".to_owned(),
         "/jobs".to_owned(),
@@ -44,6 +45,8 @@ fn places(job: &str) -> [String; 10] {
         "/schedules".to_owned(),
         "/schedules/nightly".to_owned(),
         "/events".to_owned(),
+        "/audit".to_owned(),
+        "/audit?from=soon".to_owned(),
         "/health".to_owned(),
     ]
 }

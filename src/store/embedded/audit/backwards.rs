@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn every_place_of_a_line_is_one_to_go_on_from_however_the_blocks_fall() {
-        let text: String = (0..5_000).map(|number| format!("{number:>1$}\n", 1 + number % 97)).collect();
+        let text: String = (0..5_000).map(|number| format!("{number:>width$}\n", width = 1 + number % 97)).collect();
         let all = lines(text.as_bytes());
         assert_eq!(all.len(), 5_000);
         assert!(all.iter().rev().enumerate().all(|(number, (_, line))| line.trim() == number.to_string()));
