@@ -102,7 +102,9 @@ pub(super) async fn run(args: AuditArgs, settings: Settings) -> Result<(), Failu
         complain(&format!("leasehold: {NOT_KEPT}"));
     }
     if let Some(member) = member {
-        complain(&format!("leasehold: this is the audit of member {member}; what others wrote while they led is theirs"));
+        complain(&format!(
+            "leasehold: this is the audit of member {member}; what others wrote while they led is theirs"
+        ));
     }
     Ok(())
 }

@@ -4,9 +4,9 @@ use crate::clock::Timestamp;
 use crate::job::{Actor, EventName, JobId, Kind, Owner, QueueName};
 use crate::store::{AuditPage, AuditPlace, AuditSearch};
 
+use crate::manager::Manager;
 use crate::manager::audit_entry::action;
 use crate::manager::request::ManagerError;
-use crate::manager::Manager;
 
 /// Selects events of the audit: those that satisfy every part. An empty list or `None` selects every event; a list is
 /// satisfied by any of its members.
@@ -79,7 +79,8 @@ mod tests {
             owner: Some(Owner::new("team").expect("a name")),
             ..JobSpec::new(QueueName::new("q").expect("a name"), Kind::new("k").expect("a name"))
         };
-        let (id, by, at) = (JobId::new("a").expect("an id"), Actor::new("ann").expect("a name"), Timestamp::from_millis(7));
+        let (id, by, at) =
+            (JobId::new("a").expect("an id"), Actor::new("ann").expect("a name"), Timestamp::from_millis(7));
         let job = Job::submit(id.clone(), Arc::new(spec), Body::default(), (at, None), &by, at);
         let (number, first) = job.history.numbered().next().expect("submitted");
         let entry = entry(&job, number, first);

@@ -6,9 +6,9 @@ use std::time::Instant;
 use async_trait::async_trait;
 
 use super::{
-    Archived, AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
-    Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteError,
-    WriteResult,
+    Archived, AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey,
+    RecordKind, RecordWrite, Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned,
+    Write, WriteError, WriteResult,
 };
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, Job, JobId, Json, OrderingKey, RecordName, ScheduleId};

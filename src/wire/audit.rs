@@ -129,7 +129,10 @@ mod tests {
             },
         });
         let event = AuditEvent::of(&entry(document.clone())).expect("an event");
-        assert_eq!((event.event.as_str(), event.job.owner, event.from), ("cancel_requested", None, Some(JobState::Running)));
+        assert_eq!(
+            (event.event.as_str(), event.job.owner, event.from),
+            ("cancel_requested", None, Some(JobState::Running))
+        );
         assert_eq!((event.number, event.reason.as_deref(), event.labels["team"].as_str()), (2, Some("late"), "blue"));
         for missing in ["event", "user", "leasehold"] {
             let mut document = document.clone();

@@ -118,8 +118,9 @@ use crate::job::{BodyRef, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use crate::store::{
-    AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, ListSchedules, Member, OutputStore, Record, RecordKey, RecordKind, RecordWrite,
-    ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write, WriteResult,
+    AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, ListSchedules, Member, OutputStore, Record, RecordKey,
+    RecordKind, RecordWrite, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write,
+    WriteResult,
 };
 use audit::{Audit, AuditFiles};
 use budget::Budget;

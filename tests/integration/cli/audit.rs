@@ -18,7 +18,10 @@ fn what_happened_to_a_job_is_read_though_the_job_is_gone() {
     assert!(rows[1].contains("cancelled") && rows[1].ends_with("wrong month"), "{of_two}");
     assert!(rows[2].contains("submitted") && rows[2].contains("anonymous"), "{of_two}");
     let event = bed.run(&["audit", "--queue", "a", "--event", "submitted", "--kind", "shell", "--json"]).json(0);
-    assert_eq!((&event["job"]["id"], &event["labels"]["team"], &event["number"]), (&"one".into(), &"blue".into(), &1.into()));
+    assert_eq!(
+        (&event["job"]["id"], &event["labels"]["team"], &event["number"]),
+        (&"one".into(), &"blue".into(), &1.into())
+    );
     assert_eq!(event["id"], "1/one");
     assert_eq!(bed.run(&["audit", "-n", "0", "--output", "name"]).expect(0).stdout().lines().count(), 4);
     assert_eq!(bed.run(&["audit", "-n", "1", "--output", "name"]).expect(0).stdout().lines().count(), 1);

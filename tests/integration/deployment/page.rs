@@ -59,8 +59,7 @@ async fn the_role_for_elasticsearch_is_all_that_the_program_needs() {
     run(&["rerun", "a-job"]);
     run(&["delete", "a-job"]);
     // The audit, and a monitor beside the server, which reads it as well.
-    let monitor =
-        Server::start_as("monitor", &["--audit"], engine, &place.path().join("monitor.log")).await;
+    let monitor = Server::start_as("monitor", &["--audit"], engine, &place.path().join("monitor.log")).await;
     for url in [server.url(), monitor.url()] {
         let deleted = ["audit", "--job", "a-job", "--event", "deleted", "--output", "name", "--server", &url];
         until("the deletion is in the audit", || !run(&deleted).is_empty());

@@ -55,9 +55,7 @@ fn request(search: &AuditSearch) -> Result<Value, StoreError> {
     let mut filters: Vec<Value> =
         search.terms.iter().map(|(field, values)| json!({ "terms": { *field: values } })).collect();
     for (comparison, time) in [("gte", search.from), ("lte", search.to)] {
-        let range = |time: Timestamp| {
-            json!({ "range": { "@timestamp": { comparison: time.as_millis(), "format": "epoch_millis" } } })
-        };
+        let range = |time: Timestamp| json!({ "range": { "@timestamp": { comparison: time.as_millis(), "format": "epoch_millis" } } });
         filters.extend(time.map(range));
     }
     let by = |field: &str, kind: &str| json!({ field: { "order": "desc", "unmapped_type": kind } });

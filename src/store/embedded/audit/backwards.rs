@@ -60,7 +60,11 @@ impl<F: Read + Seek> Backwards<F> {
             if self.begin == 0 {
                 let line = std::mem::take(&mut self.held);
                 let is_dropped = std::mem::take(&mut self.is_dropping);
-                return Ok(if line.is_empty() || is_dropped { Step::Beginning } else { Step::Line(0, without_end(line)) });
+                return Ok(if line.is_empty() || is_dropped {
+                    Step::Beginning
+                } else {
+                    Step::Line(0, without_end(line))
+                });
             }
             if self.held.len() > LONGEST {
                 self.held.clear();

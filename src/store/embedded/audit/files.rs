@@ -98,7 +98,9 @@ impl AuditFiles {
         let mut months = Vec::new();
         for file in files {
             let name = file?.file_name();
-            months.extend(name.to_str().and_then(|name| name.strip_suffix(".ndjson")).filter(is_month).map(str::to_owned));
+            months.extend(
+                name.to_str().and_then(|name| name.strip_suffix(".ndjson")).filter(is_month).map(str::to_owned),
+            );
         }
         months.sort_unstable();
         Ok(months)
