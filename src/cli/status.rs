@@ -8,7 +8,7 @@ use super::output::{print, wrap};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::{Client, ClientError, CountQuery, JobQuery};
-use crate::wire::{HealthStatus, JobState};
+use crate::wire::{HealthCheck, HealthStatus, JobState};
 
 /// The indent of what belongs to a line.
 const INDENT: usize = 6;
@@ -31,6 +31,11 @@ struct Finding {
 }
 
 impl Finding {
+    /// Returns what a check of the server found, if it found something.
+    fn of(HealthCheck { status, found, advice, .. }: HealthCheck) -> Option<Self> {
+        Some(Self { status, what: found?, remedy: advice.map(|advice| clean(&advice)) })
+    }
+
     fn ok(what: impl Into<String>) -> Self {
         Self { status: HealthStatus::Ok, what: what.into(), remedy: None }
     }
@@ -47,11 +52,10 @@ pub(super) async fn run(args: StatusArgs, settings: Settings) -> Result<(), Fail
     if args.answer.is_for_programs() {
         args.answer.print_item(&health)?;
     } else {
-        let mut findings = vec![match health.status {
-            HealthStatus::Ok => Finding::ok("the server is well"),
-            status => Finding { status, what: "the server has something to say:".to_owned(), remedy: None },
-        }];
-        findings[0].remedy = Some(clean(&health.reasons.join("\n"))).filter(|reasons| !reasons.is_empty());
+        let mut findings: Vec<Finding> = health.checks.into_iter().filter_map(Finding::of).collect();
+        if findings.is_empty() {
+            findings.push(Finding::ok("the server is well"));
+        }
         findings.extend(look(&client).await?);
         print(&findings.iter().map(line).collect::<Vec<_>>().join("\n"))?;
     }
@@ -110,4 +114,24 @@ fn line(finding: &Finding) -> String {
 
 fn wrap_each(text: &str) -> String {
     text.lines().map(|line| wrap(line, INDENT)).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::command;
+    use crate::wire::HealthCheckName;
+
+    #[test]
+    fn every_command_that_advice_names_is_one() {
+        let mut commands = 0;
+        for name in HealthCheckName::ALL {
+            for line in name.advice().split('`').skip(1).step_by(2).filter(|line| line.starts_with("leasehold ")) {
+                let words = shlex::split(line).expect("words").into_iter().chain(["--help".to_owned()]);
+                let error = command().try_get_matches_from(words).expect_err("it is shown");
+                assert_eq!(error.kind(), clap::error::ErrorKind::DisplayHelp, "{line}: {error}");
+                commands += 1;
+            }
+        }
+        assert!(commands > 3, "{commands}");
+    }
 }

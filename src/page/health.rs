@@ -7,7 +7,7 @@ use http::Uri;
 use super::ask::{Asker, Refused};
 use super::frame::{self, Frame};
 use super::shown;
-use crate::wire::{ClusterStatus, Distribution, HealthStatus, ServerHealth};
+use crate::wire::{ClusterStatus, Distribution, HealthCheck, HealthStatus, ServerHealth};
 
 #[derive(Template)]
 #[template(path = "health.html")]
@@ -21,6 +21,18 @@ struct HealthPage {
 }
 
 impl HealthPage {
+    /// Returns the checks that found something, the worst first.
+    fn bad(&self) -> Vec<&HealthCheck> {
+        let mut bad: Vec<_> = self.health.checks.iter().filter(|check| check.status != HealthStatus::Ok).collect();
+        bad.sort_by_key(|check| std::cmp::Reverse(check.status));
+        bad
+    }
+
+    /// Returns the checks that found nothing.
+    fn good(&self) -> Vec<&HealthCheck> {
+        self.health.checks.iter().filter(|check| check.status == HealthStatus::Ok).collect()
+    }
+
     /// Returns what is measured, each with what it is.
     fn times(&self) -> [(&'static str, Distribution); 3] {
         let performance = &self.health.performance;

@@ -77,6 +77,11 @@ pub(super) fn path(place: &str, id: &str) -> String {
     format!("{place}/{}", utf8_percent_encode(id, ESCAPED))
 }
 
+/// Returns the parts of a sentence, each with whether it stands between backticks and so is code.
+pub(super) fn pieces(sentence: &str) -> impl Iterator<Item = (&str, bool)> {
+    sentence.split('`').enumerate().map(|(at, part)| (part, at % 2 == 1))
+}
+
 /// Writes a percentile for the script that draws it; a dash where there is none.
 pub(super) fn raw(millis: &Option<f64>) -> String {
     millis.map_or_else(|| "-".to_owned(), |millis| format!("{millis:.1}"))
@@ -118,6 +123,12 @@ mod tests {
         assert_eq!(short("0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5"), "…bdad0cd5");
         assert_eq!(short("nightly-report"), "nightly-report");
         assert_eq!(short(&"é".repeat(30)), format!("{}…", "é".repeat(24)));
+    }
+
+    #[test]
+    fn what_stands_between_backticks_is_code() {
+        let parts: Vec<_> = pieces("`a b` shows it: `c`").collect();
+        assert_eq!(parts, [("", false), ("a b", true), (" shows it: ", false), ("c", true), ("", false)]);
     }
 
     #[test]

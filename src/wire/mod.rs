@@ -20,6 +20,7 @@ pub mod edit;
 pub mod event;
 pub mod fields;
 pub mod health;
+pub mod health_check;
 pub mod job;
 pub mod limits;
 pub mod lists;
@@ -54,8 +55,9 @@ pub use cluster::{ChangeCluster, ClusterMember, ClusterRole, ClusterStatus};
 pub use edit::EditJob;
 pub use event::{EventJob, JobEvent};
 pub use fields::{FieldDescription, FieldList};
-pub(crate) use health::StoreHealth;
-pub use health::{Capacity, Distribution, HealthStatus, KindLoad, Performance, ServerHealth};
+pub use health::{Capacity, Distribution, KindLoad, Performance, ServerHealth};
+pub(crate) use health_check::StoreHealth;
+pub use health_check::{HealthCheck, HealthCheckName, HealthStatus};
 pub(crate) use job::JOB_FIELDS;
 pub use job::{
     HistoryEntry, Job, JobAnswer, JobBody, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy,

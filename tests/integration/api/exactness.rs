@@ -13,8 +13,8 @@ use leasehold::scheduler::Outcome;
 use leasehold::store::{Role, Stream};
 use leasehold::wire::{
     BulkFilter, ClaimJobs, ClaimNext, ClusterRole, CompleteJob, Completion, ExcludedDates, FailJob, FinishJobs,
-    HealthStatus, HeartbeatJob, HeartbeatJobs, JobError, JobState, LeaseBeat, OrphanAction, Period, PreviewSchedule,
-    PutSchedule, ReleaseJob, SubmitJob, Subscribe, Then,
+    HealthCheckName, HealthStatus, HeartbeatJob, HeartbeatJobs, JobError, JobState, LeaseBeat, OrphanAction, Period,
+    PreviewSchedule, PutSchedule, ReleaseJob, SubmitJob, Subscribe, Then,
 };
 use regex::Regex;
 use serde_json::{Value, json};
@@ -246,6 +246,7 @@ fn it_lists_the_words_of_every_enum() {
         ("ClusterRole", all(&roles)),
         ("EventName", all(&EventName::ALL)),
         ("Fairness", all(&Fairness::ALL)),
+        ("HealthCheckName", all(&HealthCheckName::ALL)),
         ("HealthStatus", all(&[HealthStatus::Ok, HealthStatus::Warn, HealthStatus::Error])),
         ("JobOrder", all(&JobOrder::ALL)),
         ("JobState", all(&JobState::ALL)),

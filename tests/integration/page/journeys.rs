@@ -122,6 +122,27 @@ async fn what_runs_at_two_tonight_is_seen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_the_server_stands_first_with_what_to_do() {
+    let night = Bed::start();
+    let failing: Vec<String> =
+        (0..20).map(|_| night.submit(&["--queue", "night", "--max-attempts", "1"], "exit 3")).collect();
+    let _worker = night.patient_worker(&["--queue", "night", "--slots", "4"]);
+    failing.iter().for_each(|id| night.until(id, "failed"));
+    let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
+    browser.go("/health").await;
+    browser.read("of the attempts end badly").await;
+    browser.read("What to do: leasehold list --state failed").await;
+    browser.click_on("summary h2", "What is well").await;
+    browser.read("The store takes writes.").await;
+    let said = night.run(&["status"]).expect(0).stdout();
+    assert!(said.contains("of the attempts end badly") && said.contains("leasehold retry --state failed"), "{said}");
+    let health = night.run(&["status", "--json"]).json(0);
+    let found: Vec<_> = health["checks"].as_array().expect("checks").iter().map(|check| &check["found"]).collect();
+    assert_eq!(found.iter().filter(|found| !found.is_null()).count(), 1, "{health}");
+    assert!(found.contains(&&health["reasons"][0]), "{health}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn all_failures_of_a_kind_are_retried_at_once_with_their_number_seen_before() {
     let night = Bed::start();
     let flag = night.path().join("mended");
