@@ -7,7 +7,7 @@ use http::Uri;
 use super::ask::{Asker, Refused};
 use super::frame::{self, Frame};
 use super::shown;
-use crate::job::JobState;
+use crate::job::{JobState, LimitName};
 use crate::manager::LimitState;
 use crate::wire::{Page, Queue};
 
@@ -17,6 +17,11 @@ struct Queues {
     frame: Frame,
     queues: Vec<Queue>,
     limits: Vec<LimitState>,
+}
+
+/// Returns the path of a limit in the API.
+fn path(limit: &LimitName) -> String {
+    shown::path(&format!("/v1/limits/{}", limit.scope), limit.of.as_str())
 }
 
 pub(super) async fn page(asker: Asker, uri: Uri) -> Response {

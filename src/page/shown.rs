@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use askama::filters::HtmlSafe;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use url::form_urlencoded;
 
 use crate::clock::{Timestamp, in_words, relative};
 use crate::job::JobState;
@@ -77,6 +78,14 @@ pub(super) fn path(place: &str, id: &str) -> String {
     format!("{place}/{}", utf8_percent_encode(id, ESCAPED))
 }
 
+/// Writes the address of the list of the jobs that have this value in a field.
+pub(super) fn found(field: &str, value: &str) -> String {
+    let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+    let query =
+        form_urlencoded::Serializer::new(String::new()).append_pair("kql", &format!("{field}: \"{value}\"")).finish();
+    format!("/jobs?{query}")
+}
+
 /// Returns the parts of a sentence, each with whether it stands between backticks and so is code.
 pub(super) fn pieces(sentence: &str) -> impl Iterator<Item = (&str, bool)> {
     sentence.split('`').enumerate().map(|(at, part)| (part, at % 2 == 1))
@@ -129,6 +138,12 @@ mod tests {
     fn what_stands_between_backticks_is_code() {
         let parts: Vec<_> = pieces("`a b` shows it: `c`").collect();
         assert_eq!(parts, [("", false), ("a b", true), (" shows it: ", false), ("c", true), ("", false)]);
+    }
+
+    #[test]
+    fn a_query_for_a_name_holds_whatever_the_name_has() {
+        assert_eq!(found("queue", "night"), "/jobs?kql=queue%3A+%22night%22");
+        assert_eq!(found("kind", r#"a"b\c"#), "/jobs?kql=kind%3A+%22a%5C%22b%5C%5Cc%22");
     }
 
     #[test]

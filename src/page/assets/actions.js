@@ -1,89 +1,43 @@
-// What can be done with a job, with many jobs, with a queue and with a schedule. Each asks first.
-import { call } from "./api.js";
+// What can be done with a job, with many jobs, with a queue, a schedule and a limit. Each asks first.
+import { ACTS, THINGS, fieldsOfMany, fieldsOfOne, filterOf, ofMany, ofOne, ofThing } from "./acts.js";
+import { call, make } from "./api.js";
 import { ask, tell } from "./ask.js";
 import { chosen } from "./selection.js";
-
-const REASON = ["reason", "Reason", "text"];
-// Where somebody else's work is changed, the history has to say why.
-const DUE_REASON = ["reason", "Reason (needed)", "needed"];
-const PRIORITY = ["priority", "Priority, from −100 to 100", "number"];
-
-// How a call about one job is made. `many` is the name of the call about many.
-const ACTS = {
-  retry: { verb: "Retry" },
-  cancel: { verb: "Cancel", danger: true },
-  release: { verb: "Release", danger: true, fields: [DUE_REASON] },
-  fail: { verb: "Fail", danger: true, fields: [DUE_REASON] },
-  hold: { verb: "Hold" },
-  unhold: { verb: "Let go" },
-  "run-now": { verb: "Run now" },
-  rerun: { verb: "Run again" },
-  edit: { verb: "Change the priority", fields: [PRIORITY, REASON] },
-  delete: { verb: "Delete", danger: true },
-};
-
-// Both take the job from its worker, and differ in what becomes of it.
-const THEN = { release: "requeue", fail: "fail" };
+import { limitAfter, limitFields, limitPath, ofLimit, ofQueue, pauseFields, queueFields, setOf } from "./settings.js";
 
 const changed = () => document.dispatchEvent(new CustomEvent("leasehold:changed"));
 
-function bodyOf(act, typed) {
-  const reason = typed.reason ? { reason: typed.reason } : {};
-  return act === "edit" ? { priority: Number(typed.priority), ...reason } : reason;
-}
-
-async function one(act, { one: path, fence, id }) {
-  const { verb, danger, fields = [REASON] } = ACTS[act];
-  const typed = await ask({ title: `${verb}: ${id}`, verb, danger, fields });
+async function one(act, place) {
+  const { verb, danger } = ACTS[act];
+  const title = `${verb}: ${place.id}`;
+  const order = (typed) => ofOne(act, place, typed);
+  const typed = await ask({ title, verb, danger, fields: fieldsOfOne(act), order });
   if (!typed) return;
-  const body = bodyOf(act, typed);
-  // A page that was open for long may show another attempt than the one that runs by now.
-  const expected = { expected_fence: Number(fence) };
   try {
-    if (act === "delete") {
-      const reason = typed.reason ? `?reason=${encodeURIComponent(typed.reason)}` : "";
-      await call("DELETE", path + reason);
-      location.assign("/jobs");
-      return;
-    }
-    if (act in THEN) await call("POST", path.replace("/v1/jobs/", "/v1/admin/jobs/") + "/release", { ...body, ...expected, then: THEN[act] });
-    else if (act === "edit") await call("PATCH", path, body);
-    else if (act === "rerun") {
-      const made = await call("POST", `${path}/rerun`);
-      location.assign(`/jobs/${encodeURIComponent(made.id)}`);
-      return;
-    } else await call("POST", `${path}/${act}`, act === "cancel" ? { ...body, ...expected } : body);
-    changed();
+    const made = await make(order(typed));
+    if (act === "delete") location.assign("/jobs");
+    else if (act === "rerun") location.assign(`/jobs/${encodeURIComponent(made.id)}`);
+    else changed();
   } catch (error) {
-    tell(`${verb}: ${id}`, `Nothing was changed: ${error.message}`);
+    tell(title, `Nothing was changed: ${error.message}`);
     changed();
   }
 }
 
-function filterOf({ kql, state }) {
-  const ids = chosen();
-  if (ids.length) return { ids };
-  const filter = {};
-  if (kql) filter.kql = kql;
-  if (state) filter.states = [state];
-  return kql || state ? filter : { all: true };
-}
-
 async function many(act, place) {
   const { verb, danger } = ACTS[act];
-  const fields = act === "edit" ? [PRIORITY, DUE_REASON] : [DUE_REASON];
-  const path = `/v1/admin/jobs/${act in THEN ? "release" : act}`;
-  const filter = filterOf(place);
-  // What a change of priority changes is asked for with the reason, so the preview names any.
-  const order = act === "edit" ? { filter, edit: { priority: 0 } } : { filter };
+  const filter = filterOf(place, chosen());
+  const order = (typed) => ofMany(act, filter, typed);
   const typed = await ask({
     title: `${verb}: ${filter.ids ? `${filter.ids.length} selected` : "all that are found"}`,
-    verb, danger, fields,
+    verb, danger, fields: fieldsOfMany(act), order,
+    note: "One call changes a part. While its answer is not `done`, the next one has its `next_cursor` as `cursor`; the command goes on by itself.",
     async explain(said, yes) {
       yes.disabled = true;
       said.textContent = "Counting …";
       try {
-        const preview = await call("POST", path, { ...order, dry_run: true });
+        const { path, body } = order({});
+        const preview = await call("POST", path, { ...body, dry_run: true });
         said.textContent = preview.matched === 1 ? "This is about one job." : `This is about ${preview.matched} jobs.`;
         yes.disabled = preview.matched === 0;
       } catch (error) {
@@ -92,14 +46,12 @@ async function many(act, place) {
     },
   });
   if (!typed) return;
-  const reason = typed.reason ? { reason: typed.reason } : {};
-  const full = { filter, ...reason, dry_run: false, ...(act in THEN ? { then: THEN[act] } : {}) };
-  if (act === "edit") full.edit = { priority: Number(typed.priority) };
+  const { path, body } = order(typed);
   const said = tell(verb, "Working …");
   const sum = { changed: 0, skipped: 0, failed: 0, failures: [] };
   try {
     for (let cursor = null; ;) {
-      const report = await call("POST", path, cursor ? { ...full, cursor } : full);
+      const report = await call("POST", path, cursor ? { ...body, cursor } : body);
       sum.changed += report.changed;
       sum.skipped += report.skipped;
       sum.failed += report.failed_total;
@@ -116,27 +68,74 @@ async function many(act, place) {
   changed();
 }
 
-async function thing(act, { base, thing: name }) {
-  const verb = { pause: "Pause", resume: "Resume", run: "Run now" }[act];
-  const typed = await ask({ title: `${verb}: ${name}`, verb, fields: act === "pause" ? [REASON] : [] });
+async function thing(act, place) {
+  const { verb, fields = [] } = THINGS[act];
+  const title = `${verb}: ${place.of} ${place.name}`;
+  const order = (typed) => ofThing(act, place, typed);
+  const typed = await ask({ title, verb, fields, order });
   if (!typed) return;
   try {
-    const body = act === "pause" && typed.reason ? { reason: typed.reason } : undefined;
-    const made = await call("POST", `${base}/${act}`, act === "run" ? undefined : body);
-    if (act === "run") tell(`${verb}: ${name}`, `Its trigger ${made.trigger_id} is made.`);
+    const made = await make(order(typed));
+    if (act === "run") tell(title, `Its trigger ${made.trigger_id} is made.`);
     changed();
   } catch (error) {
-    tell(`${verb}: ${name}`, `Nothing was changed: ${error.message}`);
+    tell(title, `Nothing was changed: ${error.message}`);
   }
 }
 
+// Asks with the settings as they are now, and changes them.
+async function settings(question, order) {
+  if (await ask({ ...question, order, perform: question.perform ?? ((typed) => make(order(typed))) })) changed();
+}
+
+async function newLimit() {
+  const placeOf = ({ scope, name }) => ({ base: limitPath(scope, name), name: `${scope}:${name}` });
+  const order = (typed) => ofLimit(placeOf(typed), limitAfter({}, typed));
+  await settings({
+    title: "Set a limit", verb: "Set it", fields: limitFields({}, true),
+    async perform(typed) {
+      const { base, name } = placeOf(typed);
+      if ((await call("GET", base)).set_at) throw new Error(`${name} is set already: “change” in its row changes it.`);
+      // Nothing that is set is no limit, which the server says.
+      await make({ ...order(typed), method: "PUT", body: limitAfter({}, typed) });
+    },
+  }, order);
+}
+
+async function limit(act, place) {
+  const set = setOf(await call("GET", place.base));
+  const fields = {
+    change: () => limitFields(set, false), pause: () => pauseFields(set, true), resume: () => [], remove: () => [],
+  }[act]();
+  const verb = { change: "Change it", pause: "Pause", resume: "Resume", remove: "Remove" }[act];
+  const { paused_until: _, ...rest } = set;
+  const after = {
+    change: (typed) => limitAfter(set, typed), pause: (typed) => limitAfter(set, typed), resume: () => rest, remove: () => ({}),
+  }[act];
+  const title = `${verb}: limit ${place.name}`;
+  await settings({ title, verb, danger: act === "remove", fields }, (typed) => ofLimit(place, after(typed)));
+}
+
+async function queueOrder(place) {
+  const queue = await call("GET", place.base);
+  const title = `Order of the queue ${place.name}`;
+  await settings({ title, verb: "Set it", fields: queueFields(queue) }, (typed) => ofQueue(place, queue, typed));
+}
+
 export function actions() {
-  document.addEventListener("click", (event) => {
+  document.addEventListener("click", async (event) => {
     const button = event.target.closest("button[data-act], button[data-do]");
     const place = button?.closest(".acts");
     if (!place) return;
-    if (button.dataset.do) thing(button.dataset.do, place.dataset);
-    else if ("many" in place.dataset) many(button.dataset.act, place.dataset);
-    else one(button.dataset.act, place.dataset);
+    const act = button.dataset.do;
+    try {
+      if (button.dataset.act) await ("many" in place.dataset ? many : one)(button.dataset.act, place.dataset);
+      else if (act === "set") await newLimit();
+      else if (act === "order") await queueOrder(place.dataset);
+      else if (place.dataset.of === "limit") await limit(act, place.dataset);
+      else await thing(act, place.dataset);
+    } catch (error) {
+      tell(button.textContent, `Nothing was changed: ${error.message}`);
+    }
   });
 }

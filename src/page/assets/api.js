@@ -20,3 +20,6 @@ export async function call(method, path, body, headers = {}) {
   }
   return said;
 }
+
+// Makes the call of an order.
+export const make = ({ method, path, body }) => call(method, path, body);

@@ -1,6 +1,8 @@
 // Forms: the columns of a list, a new schedule with its next times, and a backfill.
-import { call } from "./api.js";
+import { ofBackfill, ofNewSchedule } from "./acts.js";
+import { call, make } from "./api.js";
 import { ask, tell } from "./ask.js";
+import { elsewhere } from "./elsewhere.js";
 import { exact } from "./times.js";
 
 function columns() {
@@ -23,17 +25,22 @@ function newSchedule() {
   const form = document.getElementById("new-schedule");
   const place = document.getElementById("next-times");
   if (!form) return;
-  const period = () => {
-    const { cron, time_zone: zone } = Object.fromEntries(new FormData(form));
-    return { cron, ...(zone ? { time_zone: zone } : {}) };
+  const order = () => {
+    const { command, ...typed } = Object.fromEntries(new FormData(form));
+    return ofNewSchedule(typed, words(command));
   };
+  const same = elsewhere("new-schedule");
+  place.before(same.place);
+  same.show(order());
   let turn = 0;
   form.addEventListener("input", async (event) => {
-    if (!["cron", "time_zone"].includes(event.target.name) || !period().cron) return;
+    same.show(order());
+    const { period } = order().body;
+    if (!["cron", "time_zone"].includes(event.target.name) || !period.cron) return;
     const mine = ++turn;
     let shown;
     try {
-      const { fire_times: times } = await call("POST", "/v1/schedules/preview", { period: period(), n: 10 });
+      const { fire_times: times } = await call("POST", "/v1/schedules/preview", { period, n: 10 });
       shown = document.createElement("ol");
       shown.append(...times.map((at) => Object.assign(document.createElement("li"), { textContent: exact(Date.parse(at)) })));
     } catch (error) {
@@ -43,11 +50,9 @@ function newSchedule() {
   });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const { id, queue, command } = Object.fromEntries(new FormData(form));
-    const job = { queue, kind: "shell", payload: { command: words(command) } };
     try {
-      await call("POST", "/v1/schedules", { id, period: period(), action: { type: "job", job } });
-      location.assign(`/schedules/${encodeURIComponent(id)}`);
+      await make(order());
+      location.assign(`/schedules/${encodeURIComponent(order().body.id)}`);
     } catch (error) {
       tell("Add a schedule", `It was not added: ${error.message}`);
     }
@@ -60,13 +65,14 @@ function backfill() {
     event.preventDefault();
     const typed = new FormData(form);
     const span = Object.fromEntries(["from", "to"].map((name) => [name, new Date(typed.get(name)).toISOString()]));
+    const order = ofBackfill(form.dataset.backfill, form.dataset.id, span);
     const yes = await ask({
-      title: "Run what was missed", verb: "Run them", fields: [],
+      title: "Run what was missed", verb: "Run them", fields: [], order: () => order,
       explain: (place) => { place.textContent = "What was not performed between the two times is run, one due time after the other."; },
     });
     if (!yes) return;
     try {
-      const { backfill_id: id } = await call("POST", form.dataset.backfill, span);
+      const { backfill_id: id } = await make(order);
       location.assign(`/jobs/${encodeURIComponent(id)}`);
     } catch (error) {
       tell("Run what was missed", `Nothing was begun: ${error.message}`);

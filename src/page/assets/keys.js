@@ -12,6 +12,13 @@ function move(step) {
   (row.querySelector("th a, td a") ?? row).focus();
 }
 
+function openSaved() {
+  const menu = document.getElementById("saved");
+  if (!menu) return;
+  menu.open = true;
+  menu.querySelector("a, input").focus();
+}
+
 export function keys() {
   let afterG = false;
   const list = document.getElementById("keys");
@@ -32,6 +39,8 @@ export function keys() {
       j: () => move(1),
       k: () => move(-1),
       n: () => document.getElementById("next")?.click(),
+      s: openSaved,
+      l: () => document.getElementById("set-limit")?.click(),
       x: () => here?.querySelector(".pick input")?.click(),
     }[event.key];
     if (!done) return;

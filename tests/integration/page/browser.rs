@@ -177,6 +177,15 @@ impl Browser {
         self.see(css).await.send_keys(text).await.expect("it can be typed into");
     }
 
+    /// Gives a field a value that is awkward to type, such as a time or a choice.
+    pub(super) async fn set(&self, css: &str, value: &str) {
+        let field = self.see(css).await;
+        let script = "const [field, value] = arguments; field.value = value; \
+            field.dispatchEvent(new Event('input', {bubbles: true}))";
+        let field = serde_json::to_value(field).expect("an element");
+        self.client.execute(script, vec![field, json!(value)]).await.expect("a script runs");
+    }
+
     /// Presses keys, whatever has the focus.
     pub(super) async fn press(&self, keys: &str) {
         let active = self.client.active_element().await.expect("something has the focus");

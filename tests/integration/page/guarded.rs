@@ -10,11 +10,11 @@ use crate::cli::Bed;
 use crate::program::{Engine, Server, eventually};
 use crate::servers;
 
-const OPERATOR: &str = "the-token-of-an-operator-0123456789";
+pub(super) const OPERATOR: &str = "the-token-of-an-operator-0123456789";
 const READER: &str = "the-token-of-a-reader-0123456789abc";
 
 /// A server that asks for tokens.
-async fn with_tokens(place: &std::path::Path) -> Server {
+pub(super) async fn with_tokens(place: &std::path::Path) -> Server {
     let token = |name: &str, roles: &str, token: &str| {
         let hash = leasehold::api::access::token_hash(token);
         format!("[[tokens]]\nname = \"{name}\"\nroles = [{roles}]\nsha256 = \"{hash}\"\n")
@@ -27,7 +27,7 @@ async fn with_tokens(place: &std::path::Path) -> Server {
     Server::start_as("serve", &["--config", &flag], engine, &place.join("server.log")).await
 }
 
-fn client() -> Client {
+pub(super) fn client() -> Client {
     Client::builder().redirect(Policy::none()).build().expect("a client")
 }
 
@@ -86,6 +86,9 @@ async fn a_reader_signs_in_sees_no_buttons_and_signs_out() {
     let job = serde_json::json!({"id": "one", "queue": "night", "kind": "k"});
     let submit = client().post(format!("{}/v1/jobs", server.url())).bearer_auth(OPERATOR).json(&job);
     assert_eq!(submit.send().await.expect("an answer").status(), StatusCode::CREATED);
+    let limit = client().put(format!("{}/v1/limits/queue/night", server.url())).bearer_auth(OPERATOR);
+    let limit = limit.json(&serde_json::json!({"max_concurrent": 7})).send().await.expect("an answer");
+    assert_eq!(limit.status(), StatusCode::OK);
     let Some(browser) = Browser::open(&server.url(), DESK).await else { return };
     browser.go("/jobs/one").await;
     browser.type_into("input[name=token]", "wrong").await;
