@@ -384,12 +384,13 @@ pub(super) mod tests {
             dropped: Some("c".to_owned()),
             clock_is_off: Some("d".to_owned()),
             peer_troubles: vec!["e".to_owned()],
+            scan_troubles: vec!["f".to_owned()],
         };
         let checks = judge(&calm(), &SurveyState::default(), all, at(1_000));
         let found: Vec<_> =
             checks.iter().filter(|check| check.status != HealthStatus::Ok).map(|check| check.name).collect();
         use HealthCheckName::*;
-        assert_eq!(found, [Writes, Store, Clock, Documents, Opening, Managers]);
+        assert_eq!(found, [Writes, Store, Clock, Documents, Opening, Managers, Scans]);
         assert!(checks.iter().all(|check| check.advice.as_deref().is_none_or(|advice| advice == check.name.advice())));
     }
 

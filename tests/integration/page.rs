@@ -5,6 +5,7 @@ mod elsewhere;
 mod guarded;
 mod journeys;
 mod looks;
+mod saved;
 mod settings;
 
 /// The size of most windows.

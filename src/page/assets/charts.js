@@ -1,13 +1,10 @@
 // The charts, drawn from the tables beside them.
+import { isDark } from "./scheme.js";
 import { exact } from "./times.js";
 
 const drawn = new Map();
 
-const colour = (light, dark) => {
-  const theme = document.documentElement.dataset.theme;
-  const isDark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  return isDark ? dark : light;
-};
+const colour = (light, dark) => isDark() ? dark : light;
 
 function read(figure) {
   const columns = [[], [], [], [], [], [], [], []];

@@ -23,9 +23,9 @@ async function renew(done) {
         if (old.nodeType !== Node.ELEMENT_NODE) return true;
         if (old.matches("details[open]") && next.nodeType === Node.ELEMENT_NODE) next.setAttribute("open", "");
         if (old.matches("input[type=checkbox]")) return false;
-        return !old.matches(".plots, .offers, pre.output, #next-times");
+        return !old.matches(".plots, .offers, pre.output, #next-times, #saved");
       },
-      beforeNodeRemoved: (old) => !(old.nodeType === Node.ELEMENT_NODE && old.matches(".offers")),
+      beforeNodeRemoved: (old) => !(old.nodeType === Node.ELEMENT_NODE && old.matches(".offers, .elsewhere")),
       // Also what was typed into a field that has lost the focus since.
       beforeAttributeUpdated: (name, node) =>
         !(name === "class" && node.matches("tr")) &&

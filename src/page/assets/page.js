@@ -6,6 +6,8 @@ import { forms } from "./forms.js";
 import { keys } from "./keys.js";
 import { live } from "./live.js";
 import { output } from "./output.js";
+import { saved } from "./saved.js";
+import { isDark } from "./scheme.js";
 import { selection } from "./selection.js";
 import { times } from "./times.js";
 
@@ -13,7 +15,10 @@ function copying() {
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("[data-copy]");
     if (!button) return;
-    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    const place = document.getElementById(button.dataset.copy);
+    // A page that came without TLS from another machine may not write to the clipboard.
+    if (!navigator.clipboard) return getSelection().selectAllChildren(place);
+    await navigator.clipboard.writeText(place.textContent);
     button.textContent = "copied";
   });
 }
@@ -21,8 +26,7 @@ function copying() {
 function theme() {
   const root = document.documentElement;
   document.getElementById("theme")?.addEventListener("click", () => {
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
+    root.dataset.theme = isDark() ? "light" : "dark";
     localStorage.setItem("theme", root.dataset.theme);
   });
 }
@@ -43,6 +47,7 @@ completion();
 actions();
 selection.start();
 forms();
+saved();
 output();
 live(renewed);
 renewed();

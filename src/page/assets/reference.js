@@ -1,4 +1,10 @@
-// The reader of the API's description, as whoever is signed in.
+// The reader of the API's description, as whoever is signed in, in the colours of the page.
+import { isDark, onScheme } from "./scheme.js";
+
+const dress = () => document.documentElement.classList.toggle("dark-mode", isDark());
+dress();
+onScheme(dress);
+
 SwaggerUIBundle({
   url: "/openapi.json",
   dom_id: "#reference",

@@ -70,23 +70,38 @@ async fn axe_finds_nothing_on_any_page_in_either_colour_scheme_and_nothing_is_wi
     let pictures = std::env::var_os("LEASEHOLD_PICTURES").map(PathBuf::from);
     browser.go("/sign-in").await;
     let mut found = Vec::new();
+    let violations_in = async |place: &str, theme: &str| -> Vec<String> {
+        browser.run(&axe).await;
+        let answer = browser.run_async("const done = arguments[0]; axe.run().then(done, (e) => done(String(e)))").await;
+        let violations = answer["violations"].as_array().unwrap_or_else(|| panic!("{place}: {answer}"));
+        let said = |violation: &Value| {
+            let nodes: Vec<&Value> =
+                violation["nodes"].as_array().into_iter().flatten().map(|node| &node["html"]).collect();
+            format!("{place} ({theme}): {}: {nodes:?}", violation["help"])
+        };
+        violations.iter().map(said).collect()
+    };
     for theme in ["light", "dark"] {
         browser.use_theme(theme).await;
         for place in ["/sign-in".to_owned(), "/jobs/none".to_owned()].iter().chain(&places(&failed)) {
             browser.go(place).await;
-            browser.run(&axe).await;
-            let answer =
-                browser.run_async("const done = arguments[0]; axe.run().then(done, (e) => done(String(e)))").await;
-            let violations = answer["violations"].as_array().unwrap_or_else(|| panic!("{place}: {answer}"));
-            found.extend(violations.iter().map(|violation| {
-                let nodes: Vec<&Value> =
-                    violation["nodes"].as_array().into_iter().flatten().map(|node| &node["html"]).collect();
-                format!("{place} ({theme}): {}: {nodes:?}", violation["help"])
-            }));
+            found.extend(violations_in(place, theme).await);
             if let (Some(folder), Some(name)) = (&pictures, name_of(place)) {
                 browser.screenshot(&folder.join(format!("{name}-{theme}.png"))).await;
             }
         }
+        // What opens: a dialog with every sort of field and the lines to copy, and the menu of searches with one in it.
+        browser.go("/queues").await;
+        browser.click("#set-limit").await;
+        browser.click("#ask .elsewhere summary").await;
+        browser.see("#ask-curl").await;
+        found.extend(violations_in("a dialog", theme).await);
+        browser.go("/jobs").await;
+        browser.press("s").await;
+        browser.type_into("#saved input", theme).await;
+        browser.enter().await;
+        browser.read("Saved: ").await;
+        found.extend(violations_in("the saved searches", theme).await);
     }
     assert_eq!(found, Vec::<String>::new());
     drop(browser);
@@ -97,6 +112,45 @@ async fn axe_finds_nothing_on_any_page_in_either_colour_scheme_and_nothing_is_wi
         let wide = phone.run("return [document.documentElement.scrollWidth, window.innerWidth]").await;
         assert!(wide[0].as_u64() <= wide[1].as_u64(), "{place} is {} wide on a screen of {}", wide[0], wide[1]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reader_of_the_description_has_the_colours_of_the_page() {
+    let night = Bed::start();
+    let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
+    let axe = std::fs::read_to_string(servers::axe().expect("axe")).expect("a script");
+    // How light the text and what lies behind it are, from 0 to 255.
+    let lightness = r"
+        const of = (colour) => colour.match(/\d+/g).slice(0, 3).reduce((sum, one) => sum + Number(one) / 3, 0);
+        const ground = (place) => {
+          const colour = getComputedStyle(place).backgroundColor;
+          return /, 0\)$/.test(colour) ? ground(place.parentElement) : of(colour);
+        };
+        const places = ['.info .title', '.opblock-tag', '.opblock-summary-path a'].map((one) => `.swagger-ui ${one}`);
+        return [...places, 'footer'].map((css) => {
+          const place = document.querySelector(css);
+          return [of(getComputedStyle(place).color), ground(place)];
+        });";
+    browser.go("/sign-in").await;
+    browser.use_theme("dark").await;
+    browser.go("/reference").await;
+    for is_dark in [true, false] {
+        browser.see(".swagger-ui .opblock-summary-path a").await;
+        let seen = browser.run(lightness).await;
+        for pair in seen.as_array().expect("places") {
+            let (text, ground) = (pair[0].as_f64().expect("a number"), pair[1].as_f64().expect("a number"));
+            let is_right =
+                if is_dark { text > ground + 90.0 && ground < 90.0 } else { text + 90.0 < ground && ground > 165.0 };
+            assert!(is_right, "dark: {is_dark}; {seen}");
+        }
+        browser.run(&axe).await;
+        let ours = "const done = arguments[0]; axe.run({exclude: [['#reference']]}).then(done, (e) => done(String(e)))";
+        let answer = browser.run_async(ours).await;
+        assert_eq!(answer["violations"], serde_json::json!([]), "dark: {is_dark}");
+        // The switch is followed at once.
+        browser.click("#theme").await;
+    }
+    browser.see("html.dark-mode").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
