@@ -12,9 +12,9 @@ use crate::wire::AuditAnswer;
 
 /// Reads the audit: what happened to jobs, also to those that are removed.
 ///
-/// The newest events come first. A page can have fewer than `limit`, even none, although there is a next one: the server
-/// ends a page where it has read enough. `kept` is false where no audit is kept. The latest events may be missing for a
-/// while. The filter's parameters can have several values, as for a list.
+/// The newest events come first. A page can have fewer than `limit`, even none, although there is a next one: the
+/// server ends a page where it has read enough. `kept` is false where no audit is kept. The latest events may be
+/// missing for a while. The filter's parameters can have several values, as for a list.
 #[utoipa::path(get, path = "/v1/audit", tag = "jobs",
     params(
         ("job" = Option<Vec<JobId>>, Query, max_items = 100, description = "Selects events of these jobs, by id"),

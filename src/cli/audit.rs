@@ -48,7 +48,8 @@ Examples:
   leasehold audit --by ann --from '2030-01-31 08:00' --to '2030-01-31 18:00'
   leasehold audit --queue reports --json -n 0 | jq -r .job.id
 
-A time is one such as `2h ago`, `08:00`, `yesterday 18:00`, `2030-01-31`, `2030-01-31 08:00` or `2030-01-31T08:00:00Z`.")]
+A time is one such as `2h ago`, `08:00`, `yesterday 18:00`, `2030-01-31`, `2030-01-31 08:00` or
+`2030-01-31T08:00:00Z`.")]
 pub(super) struct AuditArgs {
     /// Show only events of this job (repeatable)
     #[arg(long = "job", value_name = "ID", add = ArgValueCompleter::new(complete::job_ids))]

@@ -7,8 +7,8 @@
 //!
 //! In reading order: [`ask`], `frame` (what surrounds every page, and the pages of refusals), `shown` (how times,
 //! durations and numbers are written), the pages (`overview` with `charts`, `jobs`, `job` with `timeline`, `workers`,
-//! `queues`, `schedules`, `events` with `audit`, `health`, `reference`) over `kept` and `written` (what is found and written once
-//! for all), `sign_in`, `live` (what tells a page to look again) and `assets`.
+//! `queues`, `schedules`, `events` with `audit`, `health`, `reference`) over `kept` and `written` (what is found and
+//! written once for all), `sign_in`, `live` (what tells a page to look again) and `assets`.
 
 mod ask;
 mod assets;

@@ -125,7 +125,8 @@ mod tests {
             "user": { "name": "ann" },
             "labels": { "team": "blue" },
             "leasehold": {
-                "job": { "id": "a", "queue": "q", "kind": "k" }, "from": "running", "to": "running", "fence": 1, "attempt": 1,
+                "job": { "id": "a", "queue": "q", "kind": "k" },
+                "from": "running", "to": "running", "fence": 1, "attempt": 1,
             },
         });
         let event = AuditEvent::of(&entry(document.clone())).expect("an event");

@@ -94,7 +94,7 @@ impl Audit {
     async fn form(&self, nodes: &Nodes, deadline: Instant) -> Result<Form, StoreError> {
         let mut known = self.form.lock().await;
         let form = match *known {
-            None if has_streams(nodes, deadline).await? => {
+            None if has_streams(nodes, &self.name, deadline).await? => {
                 self.make_stream(nodes, deadline).await?;
                 Form::Stream { rolled_over_at: Instant::now() }
             }
@@ -178,9 +178,11 @@ fn judge(entries: &[AuditEntry], answers: Vec<Sent>) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns whether the server has data streams. They are a module, and a minimal distribution lacks it and its path.
-async fn has_streams(nodes: &Nodes, deadline: Instant) -> Result<bool, StoreError> {
-    let reply = allowed(nodes.call(&Request::get("_data_stream".to_owned()), deadline).await?)?;
+/// Returns whether the server has data streams. They are a module, and a minimal distribution lacks it and its path. It
+/// is asked for streams of the audit's own name, of which a role need allow no others; where the path is missing,
+/// `_data_stream` alone would be taken for the name of an index that no role allows.
+async fn has_streams(nodes: &Nodes, name: &str, deadline: Instant) -> Result<bool, StoreError> {
+    let reply = allowed(nodes.call(&Request::get(format!("_data_stream/{name}*")), deadline).await?)?;
     match reply.status {
         400 | 404 | 405 => Ok(false),
         _ => reply.success().map(|_| true).map_err(StoreError::Unavailable),
@@ -201,13 +203,14 @@ fn lacks_privilege(why: &str) -> bool {
     ["HTTP 401", "HTTP 403", "is unauthorized", "no permissions"].iter().any(|sign| why.contains(sign))
 }
 
+/// Returns the error of a refusal for this reason, of which only the action that is refused is told to everybody.
 fn denied(why: &str) -> StoreError {
-    tracing::debug!(why, "the server refuses to write the audit");
-    StoreError::OutOfOrder(
-        "the server does not let the audit be written: the user or the API key of the program lacks a privilege; \
-         docs/deploying.md has the role that suffices, under \"A role for Elasticsearch\""
-            .to_owned(),
-    )
+    let is_action = |part: &&str| part.starts_with("indices:") || part.starts_with("cluster:");
+    let action = why.split(['[', ']']).find(is_action).map(|action| format!(" ({action})")).unwrap_or_default();
+    StoreError::OutOfOrder(format!(
+        "the server does not let the audit be written: the user or the API key of the program lacks a \
+         privilege{action}; docs/deploying.md has the role that suffices, under \"A role for Elasticsearch\""
+    ))
 }
 
 fn unavailable(why: &str) -> StoreError {
@@ -218,5 +221,23 @@ fn of_the_audit(error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable(why) => unavailable(&why),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_privilege_that_is_missing_is_named_and_nobody_else_is() {
+        let of = |why: &str| lacks_privilege(why).then(|| denied(why).to_string());
+        let elasticsearch = "action [indices:data/write/bulk[s]] is unauthorized for user [jo] on indices [a]";
+        assert!(
+            of(elasticsearch).is_some_and(|said| said.contains("(indices:data/write/bulk)") && !said.contains("jo"))
+        );
+        let opensearch = "no permissions for [indices:admin/data_stream/get] and User [name=jo]";
+        assert!(of(opensearch).is_some_and(|said| said.contains("privilege (indices:admin/data_stream/get);")));
+        assert!(of("HTTP 403: forbidden by a proxy").is_some_and(|said| said.contains("lacks a privilege;")));
+        assert_eq!(of("HTTP 413: too large"), None);
     }
 }

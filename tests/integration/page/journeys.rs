@@ -271,7 +271,7 @@ async fn who_deleted_a_job_is_found_in_the_audit() {
     browser.read("from: ").await;
     browser.go(&format!("/audit?job={kept}&event=cancelled&actor=anonymous&from=2020-01-01")).await;
     browser.read("not needed").await;
-    let rows = browser.run("return document.querySelectorAll('tbody tr').length").await;
+    let rows = browser.run("return document.querySelectorAll('main tbody tr').length").await;
     assert_eq!(rows, 1);
     browser.click_on("a", "The job itself").await;
     browser.see("h1 .state.cancelled").await;
@@ -287,7 +287,7 @@ async fn the_audit_is_paged_and_where_there_is_none_the_page_says_how_to_keep_on
         last = night.submit(&["--queue", "night"], "true");
     }
     night.until_audited(&last, "submitted");
-    let rows = "return document.querySelectorAll('tbody tr').length";
+    let rows = "return document.querySelectorAll('main tbody tr').length";
     let Some(browser) = Browser::open(&night.server.url(), DESK).await else { return };
     browser.go("/audit?queue=night&event=submitted").await;
     assert_eq!(browser.run(rows).await, 50);

@@ -36,16 +36,12 @@ struct Hit {
 
 impl Audit {
     /// Returns the name that the audit is read by.
-    pub(in crate::store::elasticsearch) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Reads a page. The scope is that of the audit's name.
-    pub(in crate::store::elasticsearch) async fn read(
-        &self,
-        scope: Scope<'_>,
-        search: &AuditSearch,
-    ) -> Result<AuditPage, StoreError> {
+    pub(crate) async fn read(&self, scope: Scope<'_>, search: &AuditSearch) -> Result<AuditPage, StoreError> {
         page(&scope.search(&request(search)?).await?, search.limit)
     }
 }
@@ -55,8 +51,8 @@ fn request(search: &AuditSearch) -> Result<Value, StoreError> {
     let mut filters: Vec<Value> =
         search.terms.iter().map(|(field, values)| json!({ "terms": { *field: values } })).collect();
     for (comparison, time) in [("gte", search.from), ("lte", search.to)] {
-        let range = |time: Timestamp| json!({ "range": { "@timestamp": { comparison: time.as_millis(), "format": "epoch_millis" } } });
-        filters.extend(time.map(range));
+        let bound = |time: Timestamp| json!({ comparison: time.as_millis(), "format": "epoch_millis" });
+        filters.extend(time.map(|time| json!({ "range": { "@timestamp": bound(time) } })));
     }
     let by = |field: &str, kind: &str| json!({ field: { "order": "desc", "unmapped_type": kind } });
     let mut request = json!({

@@ -25,23 +25,19 @@ const MAX_BYTES: u64 = 16 << 20;
 const LINES_BETWEEN_CHECKS: usize = 256;
 
 /// The files of an audit, to read.
-pub(in crate::store::embedded) struct AuditFiles {
+pub(crate) struct AuditFiles {
     folder: PathBuf,
     member: Option<u64>,
 }
 
 impl AuditFiles {
     /// Returns the files in a data directory, which is that of this member where there are others.
-    pub(in crate::store::embedded) fn in_directory(directory: &Path, member: Option<u64>) -> Self {
+    pub(crate) fn in_directory(directory: &Path, member: Option<u64>) -> Self {
         Self { folder: directory.join(FOLDER), member }
     }
 
     /// Reads a page.
-    pub(in crate::store::embedded) fn read(
-        &self,
-        search: &AuditSearch,
-        budget: &Budget,
-    ) -> Result<AuditPage, StoreError> {
+    pub(crate) fn read(&self, search: &AuditSearch, budget: &Budget) -> Result<AuditPage, StoreError> {
         let after = match &search.after {
             None => None,
             Some(AuditPlace::InFile { member, month, offset }) if *member == self.member.unwrap_or(0) => {
