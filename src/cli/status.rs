@@ -126,7 +126,10 @@ mod tests {
         let mut commands = 0;
         for name in HealthCheckName::ALL {
             for line in name.advice().split('`').skip(1).step_by(2).filter(|line| line.starts_with("leasehold ")) {
-                let words = shlex::split(line).expect("words").into_iter().chain(["--help".to_owned()]);
+                // A number is to be put in for this one.
+                let words = shlex::split(line).expect("words").into_iter();
+                let words = words.map(|word| if word == "N" { "8".to_owned() } else { word });
+                let words = words.chain(["--help".to_owned()]);
                 let error = command().try_get_matches_from(words).expect_err("it is shown");
                 assert_eq!(error.kind(), clap::error::ErrorKind::DisplayHelp, "{line}: {error}");
                 commands += 1;

@@ -44,7 +44,7 @@ function line(id) {
   const code = Object.assign(document.createElement("code"), { id });
   const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: "copy" });
   button.dataset.copy = id;
-  place.append(code, " ", button);
+  place.append(code, button);
   return {
     place,
     say(text) {

@@ -129,6 +129,23 @@ async fn the_program_takes_every_command_that_the_page_shows() {
     assert_eq!(orders.len() - commands, 1);
 }
 
+#[test]
+fn the_program_takes_every_command_that_a_page_names_where_there_is_nothing_to_show() {
+    let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/page/templates");
+    let mut commands = 0;
+    for entry in std::fs::read_dir(&templates).expect("a folder") {
+        let template = std::fs::read_to_string(entry.expect("an entry").path()).expect("a template");
+        let codes = template.split("<code>leasehold ").skip(1).filter_map(|rest| rest.split("</code>").next());
+        for command in codes.filter(|command| !command.contains("{{")) {
+            // What stands before `--help` has to be right all the same.
+            let (command, _) = command.split_once(" -- ").unwrap_or((command, ""));
+            paste(&templates, RUN, &format!("leasehold {command} --help"), None).expect(0);
+            commands += 1;
+        }
+    }
+    assert!(commands > 5, "{commands}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_dialog_shows_follows_what_is_typed_and_does_the_same_elsewhere() {
     let place = tempfile::tempdir().expect("a directory");
