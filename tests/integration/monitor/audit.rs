@@ -269,7 +269,8 @@ async fn refusing(upstream: &str, refused: &'static str) -> (String, Arc<AtomicB
         async move {
             let (parts, body) = request.into_parts();
             if is_on.load(Ordering::SeqCst) && parts.uri.path().contains(refused) {
-                let refusal = json!({ "error": { "type": "security_exception", "reason": "action [indices:any] is unauthorized" } });
+                let cause = json!({ "type": "security_exception", "reason": "action [indices:any] is unauthorized" });
+                let refusal = json!({ "error": cause });
                 let answer = Response::builder().status(403).header("content-type", "application/json");
                 return answer.body(Body::from(refusal.to_string())).expect("an answer");
             }

@@ -166,7 +166,7 @@ impl<'a> Page<'a> {
         let document: Map<String, Value> = serde_json::from_str(line).ok()?;
         let (id, at) = (text(&document, "event.id")?.to_owned(), text(&document, "@timestamp")?);
         let at = Timestamp::parse_rfc3339(at).ok()?;
-        self.search.selects(at, &document).then(|| AuditEntry { id, at, document })
+        self.search.selects(at, &document).then_some(AuditEntry { id, at, document })
     }
 }
 
