@@ -86,6 +86,13 @@ pub(super) fn found(field: &str, value: &str) -> String {
     format!("/jobs?{query}")
 }
 
+/// Writes the address of the list of the jobs that have this value of a label; `None` where a query cannot name the
+/// label without spelling it.
+pub(super) fn labelled(name: &str, value: &str) -> Option<String> {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
+    is_plain.then(|| found(&format!("labels.{name}"), value))
+}
+
 /// Returns the parts of a sentence, each with whether it stands between backticks and so is code.
 pub(super) fn pieces(sentence: &str) -> impl Iterator<Item = (&str, bool)> {
     sentence.split('`').enumerate().map(|(at, part)| (part, at % 2 == 1))
@@ -144,6 +151,8 @@ mod tests {
     fn a_query_for_a_name_holds_whatever_the_name_has() {
         assert_eq!(found("queue", "night"), "/jobs?kql=queue%3A+%22night%22");
         assert_eq!(found("kind", r#"a"b\c"#), "/jobs?kql=kind%3A+%22a%5C%22b%5C%5Cc%22");
+        assert_eq!(labelled("month", "2030-01").as_deref(), Some("/jobs?kql=labels.month%3A+%222030-01%22"));
+        assert_eq!(labelled("a b", "c"), None, "a query would have to spell it");
     }
 
     #[test]

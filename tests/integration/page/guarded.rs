@@ -118,7 +118,7 @@ async fn a_monitor_has_the_page_too_and_serves_jobs_to_nobody_else() {
     let engine = || Engine::Elasticsearch { urls: vec![elasticsearch.clone()], prefix: prefix.clone() };
     let server = Server::start(engine(), &place.path().join("server.log")).await;
     let monitor = Server::start_as("monitor", &[], engine(), &place.path().join("monitor.log")).await;
-    let job = serde_json::json!({"id": "one", "queue": "night", "kind": "k"});
+    let job = serde_json::json!({"id": "one", "queue": "night", "kind": "k", "labels": {"month": "2030-01"}});
     let submitted = client().post(format!("{}/v1/jobs", server.url())).json(&job).send().await.expect("an answer");
     assert_eq!(submitted.status(), StatusCode::CREATED);
     let get = async |path: &str| client().get(format!("{}{path}", monitor.url())).send().await.expect("an answer");
@@ -141,7 +141,10 @@ async fn a_monitor_has_the_page_too_and_serves_jobs_to_nobody_else() {
         };
         let places = [("/", "night"), ("/jobs", ">one<"), ("/queues", "night"), ("/events", "submitted")];
         let rest = [("/schedules", "nightly"), ("/schedules/nightly", "0 2 * * *"), ("/workers", ""), ("/health", "")];
-        for (path, word) in places.into_iter().chain(rest) {
+        // A job leads to those that have something in common with it.
+        let siblings = "/jobs?kql=labels.month%3A+%222030-01%22";
+        let related = [("/jobs/one", siblings), (siblings, ">one<")];
+        for (path, word) in places.into_iter().chain(rest).chain(related) {
             if !shown(path).await.contains(word) {
                 return false;
             }
