@@ -6,26 +6,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::search::{Scope, Shards, complete, query, unreadable};
+use super::search::{Scope, hits_of, query};
 use crate::job::{JobId, JobState, OrderingKey};
 use crate::query::Filter;
 use crate::store::{Head, StoreError};
 
 /// The most lines that one request is about.
 const AT_ONCE: usize = 1_000;
-
-#[derive(Deserialize)]
-struct Reply {
-    timed_out: bool,
-    #[serde(rename = "_shards")]
-    shards: Shards,
-    hits: Hits,
-}
-
-#[derive(Deserialize)]
-struct Hits {
-    hits: Vec<Hit>,
-}
 
 #[derive(Deserialize)]
 struct Hit {
@@ -58,15 +45,13 @@ fn request(keys: &[OrderingKey]) -> Value {
     })
 }
 
-fn read(reply: &Bytes) -> Result<HashMap<String, Head>, StoreError> {
-    let reply: Reply = serde_json::from_slice(reply).map_err(|error| unreadable(&error))?;
-    complete(&reply.shards, reply.timed_out)?;
+fn read(answer: &Bytes) -> Result<HashMap<String, Head>, StoreError> {
     let head = |hit: Hit| {
         let job = JobId::new(&hit.id).map_err(|error| StoreError::Corrupt(format!("the id `{}` {error}", hit.id)))?;
         let Fields { ordering_key: [key], state: [state] } = hit.fields;
         Ok((key, Head { job, seq: hit.sort.0, state }))
     };
-    reply.hits.hits.into_iter().map(head).collect()
+    hits_of(answer)?.0.into_iter().map(head).collect()
 }
 
 /// Finds the heads of lines, in the order of `keys`.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -278,6 +279,24 @@ pub(super) fn complete(shards: &Shards, timed_out: bool) -> Result<(), StoreErro
         return Err(StoreError::Unavailable(what));
     }
     Ok(())
+}
+
+/// Returns the hits of an answer that is about every shard, and these shards.
+pub(super) fn hits_of<H: DeserializeOwned>(answer: &Bytes) -> Result<(Vec<H>, Shards), StoreError> {
+    #[derive(Deserialize)]
+    struct Answer<H> {
+        timed_out: bool,
+        #[serde(rename = "_shards")]
+        shards: Shards,
+        hits: Hits<H>,
+    }
+    #[derive(Deserialize)]
+    struct Hits<H> {
+        hits: Vec<H>,
+    }
+    let answer: Answer<H> = serde_json::from_slice(answer).map_err(|error| unreadable(&error))?;
+    complete(&answer.shards, answer.timed_out)?;
+    Ok((answer.hits.hits, answer.shards))
 }
 
 pub(super) fn unreadable(error: &serde_json::Error) -> StoreError {

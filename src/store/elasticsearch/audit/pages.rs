@@ -11,20 +11,7 @@ use super::Audit;
 use crate::clock::Timestamp;
 use crate::store::StoreError;
 use crate::store::audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch, text};
-use crate::store::elasticsearch::search::{Scope, Shards, complete, unreadable};
-
-#[derive(Deserialize)]
-struct Reply {
-    timed_out: bool,
-    #[serde(rename = "_shards")]
-    shards: Shards,
-    hits: Hits,
-}
-
-#[derive(Deserialize)]
-struct Hits {
-    hits: Vec<Hit>,
-}
+use crate::store::elasticsearch::search::{Scope, hits_of};
 
 #[derive(Deserialize)]
 struct Hit {
@@ -71,10 +58,8 @@ fn request(search: &AuditSearch) -> Result<Value, StoreError> {
     Ok(request)
 }
 
-fn page(reply: &Bytes, limit: usize) -> Result<AuditPage, StoreError> {
-    let reply: Reply = serde_json::from_slice(reply).map_err(|error| unreadable(&error))?;
-    complete(&reply.shards, reply.timed_out)?;
-    let mut hits = reply.hits.hits;
+fn page(answer: &Bytes, limit: usize) -> Result<AuditPage, StoreError> {
+    let (mut hits, shards) = hits_of::<Hit>(answer)?;
     let has_more = hits.len() > limit;
     hits.truncate(limit);
     let place = |hit: &Hit| {
@@ -84,7 +69,7 @@ fn page(reply: &Bytes, limit: usize) -> Result<AuditPage, StoreError> {
     let next = hits.last().filter(|_| has_more).map(place);
     let mut entries: Vec<AuditEntry> = hits.into_iter().map(Hit::into_entry).collect();
     entries.dedup_by(|one, other| one.id == other.id);
-    Ok(AuditPage { entries, next, is_there: reply.shards.is_any(), member: None })
+    Ok(AuditPage { entries, next, is_there: shards.is_any(), member: None })
 }
 
 impl Hit {
