@@ -75,7 +75,7 @@ impl Night {
     fn begin(place: &Path, listen: &str) -> Result<Self, Failure> {
         let url = format!("http://{listen}");
         let client = Client::new(&url, None)?;
-        let server = start(place, "server.log", &["serve", "--listen", listen, "--data-dir", "data"])?;
+        let server = start(place, "server.log", &["serve", "--listen", listen, "--data-dir", "data", "--audit"])?;
         Ok(Self { url, place: place.to_owned(), client, server, workers: Vec::new(), made: 0 })
     }
 
