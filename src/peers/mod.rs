@@ -8,9 +8,10 @@
 //! The members of a group, which are one store, send each other the messages of that store ([`Envelope`]), signed in
 //! the same way.
 //!
-//! In reading order: [`Hints`] (the call), [`PeerSecret`] (how it is signed and verified), [`PeerClient`] (how it is made), [`Teller`] (the background
-//! task that makes the calls), [`ClusterMap`] (the members of a group), [`Envelope`] (what they send each other),
-//! [`Carrier`] (the background tasks that send it) and [`Deputies`] (calls that a member makes for the leader).
+//! In reading order: [`Hints`] (the call), [`PeerSecret`] (how it is signed and verified), [`PeerClient`] (how it is
+//! made), [`Teller`] (the background task that makes the calls), [`ClusterMap`] (the members of a group), [`Envelope`]
+//! (what they send each other), [`Carrier`] (the background tasks that send it) and [`Deputies`] (calls that a member
+//! makes for the leader).
 
 mod calls;
 mod carrier;
