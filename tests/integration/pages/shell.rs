@@ -163,7 +163,9 @@ impl Shell {
         };
         let has_ended = || block.with_extension("done").exists();
         if let End::Until(text) = end {
-            wait(text, &|| has_ended() || part("out").contains(text))?;
+            // The commands may print this before the shell has said which group they are.
+            let is_known = || part("group").ends_with('\n');
+            wait(text, &|| has_ended() || part("out").contains(text) && is_known())?;
             if let Ok(group) = part("group").trim().parse() {
                 let _ = killpg(Pid::from_raw(group), Signal::SIGINT);
             }
