@@ -142,7 +142,7 @@ impl<E: Element> Collection<E> {
     }
 
     fn scope(&self, deadline: Instant) -> Scope<'_> {
-        Scope { nodes: &self.context.nodes, index: self.alias(), deadline, may_be_missing: false, time: None }
+        Scope::new(&self.context.nodes, self.alias(), deadline)
     }
 
     /// Applies each of the writes on its own condition, and returns the results in order when all are decided, at the

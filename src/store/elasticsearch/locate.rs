@@ -161,16 +161,14 @@ impl Locator<'_> {
     /// Searches the archive for copies of jobs, and returns the months of each job that has any.
     pub(super) async fn copies(&self, ids: &[&JobId]) -> Result<Copies, StoreError> {
         let months = self.indices.months();
-        let scope =
-            Scope { nodes: self.nodes, index: &months, deadline: self.deadline, may_be_missing: false, time: None };
+        let scope = Scope::new(self.nodes, &months, self.deadline);
         scope.hits(&copies_of(ids), |hits| Ok(self.months_of(hits))).await
     }
 
     /// Searches the months that can be searched now, as [`Locator::copies`] does. Returns also whether these are all.
     pub(super) async fn copies_within_reach(&self, ids: &[&JobId]) -> Result<(Copies, bool), StoreError> {
         let months = self.indices.months();
-        let scope =
-            Scope { nodes: self.nodes, index: &months, deadline: self.deadline, may_be_missing: false, time: None };
+        let scope = Scope::new(self.nodes, &months, self.deadline);
         scope.hits_within_reach(&copies_of(ids), |hits| self.months_of(hits)).await
     }
 

@@ -195,7 +195,7 @@ impl ElasticsearchStore {
         self.is_open()?;
         self.context.standing.is_there(alias)?;
         let deadline = Instant::now() + self.read_timeout;
-        Ok(Scope { nodes: &self.context.nodes, index: alias, deadline, may_be_missing: false, time: None })
+        Ok(Scope::new(&self.context.nodes, alias, deadline))
     }
 
     fn jobs(&self) -> Result<Scope<'_>, StoreError> {
@@ -316,8 +316,8 @@ impl Store for ElasticsearchStore {
         self.is_open()?;
         let Context { nodes, request_timeout, .. } = &*self.context;
         let time = Some(QueryTime::of(self.query_time, *request_timeout));
-        let deadline = Instant::now() + self.read_timeout;
-        self.audit.read(Scope { nodes, index: self.audit.name(), deadline, may_be_missing: true, time }, search).await
+        let scope = Scope::new(nodes, self.audit.name(), Instant::now() + self.read_timeout);
+        self.audit.read(Scope { may_be_missing: true, time, ..scope }, search).await
     }
 
     fn outputs(&self) -> Arc<dyn OutputStore> {

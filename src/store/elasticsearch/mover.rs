@@ -134,13 +134,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn live(&self) -> Scope<'_> {
-        Scope {
-            nodes: &self.shared.nodes,
-            index: &self.shared.indices.jobs,
-            deadline: self.deadline,
-            may_be_missing: false,
-            time: None,
-        }
+        Scope::new(&self.shared.nodes, &self.shared.indices.jobs, self.deadline)
     }
 
     /// Reads the page after the cursor, and moves the cursor on. Returns also whether there may be more.

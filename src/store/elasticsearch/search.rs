@@ -210,6 +210,13 @@ pub(super) struct Scope<'a> {
     pub(super) time: Option<QueryTime>,
 }
 
+impl<'a> Scope<'a> {
+    /// Returns the scope of a search that the indices answer by themselves, all of which have to be there.
+    pub(super) const fn new(nodes: &'a Nodes, index: &'a str, deadline: Instant) -> Self {
+        Self { nodes, index, deadline, may_be_missing: false, time: None }
+    }
+}
+
 /// One page of a search.
 pub(super) struct Page<T> {
     /// The number of hits.
