@@ -75,7 +75,7 @@ pub(super) struct AuditArgs {
     answer: ClientArgs,
 }
 
-/// Prints the events.
+/// Prints the events that are asked for, and where it matters, whose audit they are of.
 pub(super) async fn run(args: AuditArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.answer.connect(&settings.client)?;
     let NameFilterArgs { queues, kinds, owners } = args.names;

@@ -84,7 +84,7 @@ pub struct AuditQuery {
     pub kinds: Vec<String>,
     /// Selects events of jobs that belong to these owners.
     pub owners: Vec<String>,
-    /// Selects these events.
+    /// Selects events with one of these names.
     pub events: Vec<EventName>,
     /// Selects events that these workers, people or parts of the system caused.
     pub actors: Vec<String>,

@@ -24,7 +24,7 @@ pub struct AuditQuery {
     pub kinds: Vec<Kind>,
     /// Selects events of jobs that belong to these owners.
     pub owners: Vec<Owner>,
-    /// Selects these events.
+    /// Selects events with one of these names.
     pub events: Vec<EventName>,
     /// Selects events that these workers, people or parts of the system caused.
     pub actors: Vec<Actor>,

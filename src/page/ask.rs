@@ -11,8 +11,8 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 use tower::ServiceExt as _;
-use url::form_urlencoded;
 
+use super::shown;
 use crate::wire::{ClusterStatus, Me, Problem};
 
 /// The longest answer that a page reads, in bytes.
@@ -109,8 +109,7 @@ impl Asker {
     async fn answer(&self, path: &str, parameters: &[(&str, &str)]) -> Result<bytes::Bytes, Refused> {
         let mut uri = path.to_owned();
         if !parameters.is_empty() {
-            let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
-            uri = format!("{uri}?{query}");
+            uri = shown::address(path, parameters.iter().copied());
         }
         let mut request = Request::builder().method(Method::GET).uri(uri);
         for name in PASSED_ON {

@@ -6,7 +6,6 @@ use axum::extract::Query;
 use axum::response::Response;
 use http::Uri;
 use serde::Deserialize;
-use url::form_urlencoded;
 
 use super::ask::{Asker, Refused};
 use super::frame::{self, Frame};
@@ -55,7 +54,7 @@ impl Wanted {
     fn link(&self, cursor: &str) -> String {
         let parts = self.parts();
         let pairs = parts.iter().map(|(name, value)| (*name, value.as_str())).chain([("cursor", cursor)]);
-        format!("/audit?{}", form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish())
+        shown::address("/audit", pairs)
     }
 }
 

@@ -7,9 +7,9 @@ use http::header::{
 };
 use http::{HeaderName, HeaderValue, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
-use url::form_urlencoded;
 
 use super::ask::{Asker, Refused};
+use super::shown;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::wire::Me;
 
@@ -101,8 +101,7 @@ pub(super) fn answer<T: Template>(page: Result<T, Refused>, uri: &Uri) -> Respon
         Ok(page) => write(StatusCode::OK, &page),
         Err(refused) if refused.status == StatusCode::UNAUTHORIZED => {
             let back = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-            let query = form_urlencoded::Serializer::new(String::new()).append_pair("back", back).finish();
-            Redirect::to(&format!("/sign-in?{query}")).into_response()
+            Redirect::to(&shown::address("/sign-in", [("back", back)])).into_response()
         }
         Err(refused) => {
             let Refused { status, ref detail, .. } = refused;
@@ -115,8 +114,7 @@ pub(super) fn answer<T: Template>(page: Result<T, Refused>, uri: &Uri) -> Respon
 fn audit_of(status: StatusCode, uri: &Uri) -> Option<String> {
     let id = uri.path().strip_prefix("/jobs/").filter(|_| status == StatusCode::NOT_FOUND)?;
     let id = percent_decode_str(id).decode_utf8().ok()?;
-    let query = form_urlencoded::Serializer::new(String::new()).append_pair("job", &id).finish();
-    Some(format!("/audit?{query}"))
+    Some(shown::address("/audit", [("job", &*id)]))
 }
 
 fn advice(status: StatusCode) -> &'static str {

@@ -5,7 +5,6 @@ use axum::extract::{Path, Query};
 use axum::response::Response;
 use http::Uri;
 use serde::Deserialize;
-use url::form_urlencoded;
 
 use super::ask::{Asker, Refused};
 use super::frame::{self, Frame};
@@ -65,7 +64,7 @@ async fn schedules(asker: &Asker, wanted: Wanted) -> Result<Schedules, Refused> 
     let next = page.next_cursor.map(|cursor| {
         let pairs = [("kql", wanted.kql.as_str()), ("cursor", cursor.as_str())];
         let pairs = pairs.into_iter().filter(|pair| !pair.1.is_empty());
-        format!("/schedules?{}", form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish())
+        shown::address("/schedules", pairs)
     });
     Ok(Schedules { frame, wanted, schedules: page.items, next, fault })
 }

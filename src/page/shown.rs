@@ -78,12 +78,16 @@ pub(super) fn path(place: &str, id: &str) -> String {
     format!("{place}/{}", utf8_percent_encode(id, ESCAPED))
 }
 
+/// Writes an address with these parameters.
+pub(super) fn address<'a>(path: &str, parameters: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
+    format!("{path}?{query}")
+}
+
 /// Writes the address of the list of the jobs that have this value in a field.
 pub(super) fn found(field: &str, value: &str) -> String {
     let value = value.replace('\\', "\\\\").replace('"', "\\\"");
-    let query =
-        form_urlencoded::Serializer::new(String::new()).append_pair("kql", &format!("{field}: \"{value}\"")).finish();
-    format!("/jobs?{query}")
+    address("/jobs", [("kql", format!("{field}: \"{value}\"").as_str())])
 }
 
 /// Writes the address of the list of the jobs that have this value of a label; `None` where a query cannot name the

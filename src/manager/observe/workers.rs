@@ -249,8 +249,11 @@ impl Workers {
         let end = user_agent.char_indices().nth(MAX_USER_AGENT_CHARS).map_or(user_agent.len(), |(at, _)| at);
         let user_agent = &user_agent[..end];
         let mut sightings = self.sightings.lock();
-        let Some(sighting) = heard_of(&mut sightings, id, now) else { return };
-        if sighting.user_agent.as_deref() != Some(user_agent) {
+        // Nearly every claim says what the one before it said.
+        if sightings.get(id).is_some_and(|known| known.user_agent.as_deref() == Some(user_agent)) {
+            return;
+        }
+        if let Some(sighting) = heard_of(&mut sightings, id, now) {
             sighting.user_agent = Some(user_agent.into());
         }
     }

@@ -31,7 +31,8 @@ async function many(act, place) {
   const typed = await ask({
     title: `${verb}: ${filter.ids ? `${filter.ids.length} selected` : "all that are found"}`,
     verb, danger, fields: fieldsOfMany(act), order,
-    note: "One call changes a part: while “done” of its answer is false, the next one has its “next_cursor” as “cursor”. The command goes on by itself.",
+    note: "One call changes a part: while “done” of its answer is false, the next one has its “next_cursor” as “cursor”. "
+      + "The command goes on by itself.",
     async explain(said, yes) {
       yes.disabled = true;
       said.textContent = "Counting …";

@@ -36,7 +36,7 @@ impl AuditFiles {
         Self { folder: directory.join(FOLDER), member }
     }
 
-    /// Reads a page.
+    /// Reads the page that a search selects, within a time.
     pub(crate) fn read(&self, search: &AuditSearch, budget: &Budget) -> Result<AuditPage, StoreError> {
         let after = match &search.after {
             None => None,
