@@ -130,7 +130,8 @@ async fn the_commands_of_all_services_together_run_a_job() {
     let place = tempfile::tempdir().expect("a directory");
     let addresses = LISTENING.map(|(name, port)| (name, port, format!("127.0.0.1:{}", ports::free())));
     let [first, second] = [0, 1].map(|number| format!("http://{}", addresses[number].2));
-    let prefix = servers::fresh_prefix("compose");
+    let indices = servers::elasticsearch().await.index_set().await;
+    let prefix = indices.prefix();
     let start = |name: &str, here: &str, port: u16| {
         let command = strings(&service(name)["command"]).into_iter().map(|word| {
             let word =

@@ -12,6 +12,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::machine;
 use leasehold::clock::Timestamp;
 use leasehold::job::{
     Actor, Body, Change, Claim, Job, JobId, JobSpec, JobState, Json, Kind, LeaseProof, QueueName, RecordName, WorkerId,
@@ -224,6 +225,7 @@ fn hear(acknowledged: &mut Acknowledged, line: &str) {
 
 #[test]
 fn a_killed_process_loses_nothing_that_it_acknowledged() {
+    let _share = machine::with_others();
     if let Some(directory) = writer_directory() {
         live_until_killed(&directory, &EmbeddedOptions::default(), 100_000);
         panic!("nobody has killed this process");
@@ -333,6 +335,7 @@ fn write_one_by_one(directory: &Path) {
 
 #[test]
 fn each_write_is_synced_before_it_is_acknowledged() {
+    let _share = machine::with_others();
     if let Some(directory) = writer_directory() {
         return write_one_by_one(&directory);
     }
@@ -368,6 +371,7 @@ fn each_write_is_synced_before_it_is_acknowledged() {
 
 #[test]
 fn after_a_failed_sync_nothing_more_is_accepted_and_nothing_acknowledged_is_lost() {
+    let _share = machine::with_others();
     if let Some(directory) = writer_directory() {
         return write_one_by_one(&directory);
     }

@@ -49,10 +49,9 @@ pub(crate) async fn embedded() -> Box<dyn Engine> {
     Box::new(Kept { store: Arc::new(store), _keeps: directory })
 }
 
-/// A store on the tests' Elasticsearch, under a prefix of its own.
+/// A store on the tests' Elasticsearch, on a set of indices for itself.
 pub(crate) async fn elasticsearch() -> Box<dyn Engine> {
-    let server = servers::elasticsearch().await;
-    let options = patient(server.url(), &servers::fresh_prefix("manager"));
-    let store = connect(options).await;
-    Box::new(Kept::<()> { store: Arc::new(store), _keeps: () })
+    let set = servers::elasticsearch().await.index_set().await;
+    let store = connect(patient(set.url(), set.prefix())).await;
+    Box::new(Kept { store: Arc::new(store), _keeps: set })
 }

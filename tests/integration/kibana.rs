@@ -15,15 +15,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use leasehold::query::fields::Field;
 use leasehold::query::kql::Expression;
-use leasehold::store::Store as _;
 use leasehold::store::elasticsearch::kql;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::program::{leasehold, run};
-use crate::servers;
-use crate::store::elasticsearch::{connect, patient};
+use crate::servers::{self, IndexSet};
 
 const OBJECTS: &str = include_str!("../../deploy/kibana/leasehold.ndjson");
 /// What the job index is called in the file.
@@ -138,20 +136,18 @@ fn a_formula_says_what_its_parts_do() {
 }
 
 /// An empty index, as the store makes it.
-async fn index() -> (String, reqwest::Client) {
-    let prefix = servers::fresh_prefix("kibana");
-    let url = servers::elasticsearch().await.url();
-    let store = connect(patient(url, &prefix)).await;
-    store.close().await;
+async fn index() -> (IndexSet, String, reqwest::Client) {
+    let set = servers::elasticsearch().await.index_set().await;
     let view = of_type("index-pattern").remove(0);
     let title = text(&view["attributes"]["title"]);
     assert_eq!(title, VIEW);
-    (format!("{url}/{}", title.replacen("leasehold-", &prefix, 1)), reqwest::Client::new())
+    let index = format!("{}/{}", set.url(), title.replacen("leasehold-", set.prefix(), 1));
+    (set, index, reqwest::Client::new())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_query_runs_on_the_real_index() {
-    let (index, client) = index().await;
+    let (_set, index, client) = index().await;
     for query in queries() {
         let expression = Expression::parse(&query).unwrap_or_else(|error| panic!("{}", error.render()));
         let body = json!({ "query": kql::compile(&expression) });
@@ -165,7 +161,7 @@ async fn every_query_runs_on_the_real_index() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_field_is_in_the_real_index_and_can_do_what_is_asked_of_it() {
-    let (index, client) = index().await;
+    let (_set, index, client) = index().await;
     let answer = client.get(format!("{index}/_field_caps?fields=*")).send().await.expect("an answer");
     let answer: Value = answer.json().await.expect("JSON");
     let type_of = |name: &str| -> (String, bool) {
@@ -206,11 +202,10 @@ async fn every_field_is_in_the_real_index_and_can_do_what_is_asked_of_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn schedules_are_shown_without_the_bodies_and_headers_of_their_calls() {
-    let prefix = servers::fresh_prefix("kibana");
-    let url = servers::elasticsearch().await.url();
-    connect(patient(url, &prefix)).await.close().await;
+    let set = servers::elasticsearch().await.index_set().await;
+    let (url, prefix) = (set.url(), set.prefix());
     let view = of_type("index-pattern").remove(1);
-    let index = text(&view["attributes"]["title"]).replacen("leasehold-", &prefix, 1);
+    let index = text(&view["attributes"]["title"]).replacen("leasehold-", prefix, 1);
     let mapping: Value =
         reqwest::get(format!("{url}/{index}/_mapping")).await.expect("an answer").json().await.expect("JSON");
     let mapping = mapping.as_object().and_then(|indices| indices.values().next()).expect("an index");

@@ -11,6 +11,7 @@ mod interference;
 mod kibana;
 mod kql;
 mod load;
+mod machine;
 mod manager;
 mod monitor;
 mod notify;

@@ -5,13 +5,14 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::servers;
+use crate::servers::{self, IndexSet};
 
 /// Longer than anything here takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -142,8 +143,20 @@ impl Ended {
 pub(crate) enum Engine {
     /// In a data directory.
     Embedded(PathBuf),
-    /// In Elasticsearch, under an index prefix.
-    Elasticsearch { urls: Vec<String>, prefix: String },
+    /// In these indices of Elasticsearch, reached at these addresses.
+    Elasticsearch { urls: Vec<String>, indices: Arc<IndexSet> },
+}
+
+impl Engine {
+    /// In the tests' Elasticsearch, on a set of indices for itself.
+    pub(crate) async fn elasticsearch() -> Self {
+        Self::on(servers::elasticsearch().await.index_set().await)
+    }
+
+    /// In these indices.
+    pub(crate) fn on(indices: IndexSet) -> Self {
+        Self::Elasticsearch { urls: vec![indices.url().to_owned()], indices: Arc::new(indices) }
+    }
 }
 
 /// `leasehold serve` or `leasehold monitor` on a port of its own, to be killed and started again. Killed when dropped.
@@ -154,6 +167,8 @@ pub(crate) struct Server {
     arguments: Vec<String>,
     log: PathBuf,
     url: String,
+    /// Its indices are given back when nobody writes to them any more.
+    _engine: Engine,
 }
 
 impl Server {
@@ -226,15 +241,22 @@ impl Server {
                 directory = data.to_str().expect("a name that is text");
                 arguments.extend(["--data-dir", directory]);
             }
-            Engine::Elasticsearch { urls, prefix } => {
-                arguments.extend(["--store", "elasticsearch", "--index-prefix", prefix]);
+            Engine::Elasticsearch { urls, indices } => {
+                arguments.extend(["--store", "elasticsearch", "--index-prefix", indices.prefix()]);
                 arguments.extend(urls.iter().flat_map(|url| ["--elasticsearch-url", url]));
             }
         }
         let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
         let url = format!("http://{address}");
         let program = vec![program.to_owned()];
-        Self { process: spawn(&program, &arguments, log), program, arguments, log: log.to_owned(), url }
+        Self {
+            process: spawn(&program, &arguments, log),
+            program,
+            arguments,
+            log: log.to_owned(),
+            url,
+            _engine: engine,
+        }
     }
 
     /// The same server again, which has ended, without waiting for it.

@@ -11,7 +11,6 @@ use tokio::time::timeout;
 
 use super::server::{SOON, Server, Setup, WORKER, problem};
 use crate::program::{self, Engine};
-use crate::servers;
 
 /// Reads until the stream has said this, and gives all that it has said.
 pub(super) async fn read_until(stream: &mut Response, end: &str) -> String {
@@ -189,8 +188,7 @@ fn long_ago() -> leasehold::clock::Timestamp {
 #[tokio::test]
 async fn servers_of_one_store_tell_of_each_others_jobs_and_take_over_each_others_streams() {
     let place = tempfile::tempdir().expect("a directory");
-    let urls = vec![servers::elasticsearch().await.url().to_owned()];
-    let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("events") };
+    let engine = Engine::elasticsearch().await;
     let mut one = program::Server::start(engine.clone(), &place.path().join("one")).await;
     let other = program::Server::start(engine, &place.path().join("other")).await;
     let client = |server: &program::Server| Client::new(&server.url(), None).expect("a client");

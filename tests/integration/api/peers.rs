@@ -13,7 +13,7 @@ use leasehold::wire::{ClaimJobs, SubmitJob};
 use tokio::net::TcpListener;
 
 use super::server::{Server, Setup, problem};
-use crate::servers;
+use crate::servers::{self, IndexSet};
 use crate::store::elasticsearch::{connect, patient};
 
 /// How long the managers may take; and how long a worker waits for a job, the end of which no test waits for.
@@ -31,19 +31,16 @@ fn other_secret() -> PeerSecret {
     "OTg3NjU0MzIxMDk4NzY1NDMyMTA5ODc2NTQzMjEwOTg=".parse().expect("a secret")
 }
 
-/// An index of its own, and stores over it.
-struct Place {
-    url: &'static str,
-    prefix: String,
-}
+/// A set of indices, and stores over it.
+struct Place(IndexSet);
 
 impl Place {
     async fn fresh() -> Self {
-        Self { url: servers::elasticsearch().await.url(), prefix: servers::fresh_prefix("peers") }
+        Self(servers::elasticsearch().await.index_set().await)
     }
 
     async fn store(&self) -> Arc<dyn Store> {
-        Arc::new(connect(patient(self.url, &self.prefix)).await)
+        Arc::new(connect(patient(self.0.url(), self.0.prefix())).await)
     }
 
     /// A server that tells others of jobs, and is told of them.

@@ -6,8 +6,8 @@ use crate::store::archive::migrated::{MAPPINGS, make_former};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn indices_are_brought_up_to_date_once() {
-    let url = servers::elasticsearch().await.url().to_owned();
-    let prefix = servers::fresh_prefix("migrate");
+    let indices = servers::elasticsearch().await.own_indices("migrate");
+    let (url, prefix) = (indices.url().to_owned(), indices.prefix().to_owned());
     for (name, definition) in MAPPINGS {
         let mut definition = serde_json::from_str(definition).expect("JSON");
         make_former(&mut definition, &format!("{prefix}{name}"));

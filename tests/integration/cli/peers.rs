@@ -33,8 +33,9 @@ pub(super) async fn pair(engine: &Engine, place: &Path, options: [&[&str]; 2]) -
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_know_each_other_start_a_job_at_once_wherever_a_worker_waits() {
     let place = tempfile::tempdir().expect("a directory");
-    let (url, prefix) = (servers::elasticsearch().await.url(), servers::fresh_prefix("hints"));
-    let engine = Engine::Elasticsearch { urls: vec![url.to_owned()], prefix: prefix.clone() };
+    let set = servers::elasticsearch().await.index_set().await;
+    let (url, prefix) = (set.url().to_owned(), set.prefix().to_owned());
+    let engine = Engine::on(set);
     let [first, second] = pair(&engine, place.path(), [&ADVERTISED, &ADVERTISED]).await;
     // From now on, no search finds a job that is written.
     let settings = json!({"index": {"refresh_interval": "-1"}});
@@ -72,8 +73,9 @@ async fn servers_that_know_each_other_start_a_job_at_once_wherever_a_worker_wait
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_tells_another_of_a_job_whose_kind_only_workers_of_that_one_take() {
     let place = tempfile::tempdir().expect("a directory");
-    let (url, prefix) = (servers::elasticsearch().await.url(), servers::fresh_prefix("kinds"));
-    let engine = Engine::Elasticsearch { urls: vec![url.to_owned()], prefix: prefix.clone() };
+    let set = servers::elasticsearch().await.index_set().await;
+    let (url, prefix) = (set.url().to_owned(), set.prefix().to_owned());
+    let engine = Engine::on(set);
     let [first, second] = pair(&engine, place.path(), [&ADVERTISED, &ADVERTISED]).await;
     // From now on, no search finds a job that is written.
     let settings = json!({"index": {"refresh_interval": "-1"}});
@@ -105,8 +107,7 @@ async fn a_server_tells_another_of_a_job_whose_kind_only_workers_of_that_one_tak
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_do_not_know_where_others_are_or_have_another_secret_say_so() {
     let place = tempfile::tempdir().expect("a directory");
-    let urls = vec![servers::elasticsearch().await.url().to_owned()];
-    let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("strangers") };
+    let engine = Engine::elasticsearch().await;
     let other = ["--advertise", "http://127.0.0.1:0", SECRET[0], "OTg3NjU0MzIxMDk4NzY1NDMyMTA5ODc2NTQzMjEwOTg="];
     let [first, second] = pair(&engine, place.path(), [&ADVERTISED, &other]).await;
     let reasons = async |server: &Server| health(server).await["reasons"].to_string();
@@ -135,8 +136,7 @@ async fn servers_that_do_not_know_where_others_are_or_have_another_secret_say_so
 #[tokio::test(flavor = "multi_thread")]
 async fn each_server_knows_the_workers_of_all_that_have_an_address() {
     let place = tempfile::tempdir().expect("a directory");
-    let urls = vec![servers::elasticsearch().await.url().to_owned()];
-    let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("crew") };
+    let engine = Engine::elasticsearch().await;
     let [first, second] = pair(&engine, place.path(), [&ADVERTISED, &ADVERTISED]).await;
     let log = place.path().join("monitor.log");
     let monitor = Server::start_as("monitor", &ADVERTISED, engine.clone(), &log).await;

@@ -6,7 +6,6 @@ use super::Bed;
 use super::members::{Trio, others};
 use super::peers::{ADVERTISED, pair};
 use crate::program::{Engine, Started, is_alive, leasehold, lines, run, until};
-use crate::servers;
 
 /// Starts a worker of which no heartbeat comes while a test waits.
 fn patient_worker(place: &Path, url: &str) -> Started {
@@ -47,8 +46,7 @@ fn a_worker_hears_of_cancellations_and_lost_leases_before_its_next_heartbeat() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_hears_of_a_cancellation_at_another_manager_of_the_same_elasticsearch() {
     let place = tempfile::tempdir().expect("a directory");
-    let urls = vec![servers::elasticsearch().await.url().to_owned()];
-    let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("recalls") };
+    let engine = Engine::elasticsearch().await;
     let [first, second] = pair(&engine, place.path(), [&ADVERTISED, &ADVERTISED]).await;
     let _worker = patient_worker(place.path(), &second.url());
     tokio::task::block_in_place(|| {
@@ -59,10 +57,9 @@ async fn a_worker_hears_of_a_cancellation_at_another_manager_of_the_same_elastic
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_hears_soon_of_a_cancellation_at_a_manager_that_cannot_tell_its_own() {
-    for (number, options) in [[&[][..], &[]], [&ADVERTISED, &[]], [&[], &ADVERTISED]].into_iter().enumerate() {
+    for options in [[&[][..], &[]], [&ADVERTISED, &[]], [&[], &ADVERTISED]] {
         let place = tempfile::tempdir().expect("a directory");
-        let urls = vec![servers::elasticsearch().await.url().to_owned()];
-        let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix(&format!("untold{number}")) };
+        let engine = Engine::elasticsearch().await;
         let [first, second] = pair(&engine, place.path(), options).await;
         let _worker = patient_worker(place.path(), &second.url());
         tokio::task::block_in_place(|| {

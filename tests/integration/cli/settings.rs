@@ -177,16 +177,14 @@ async fn embedded_a_query_may_take_as_long_as_the_setting_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn elasticsearch_a_query_may_take_as_long_as_the_setting_says() {
-    let urls = vec![servers::elasticsearch().await.url().to_owned()];
-    let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("query-time") };
+    let engine = Engine::elasticsearch().await;
     a_query_may_take_as_long_as_the_setting_says(engine).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_and_replicas_that_differ_from_the_settings_are_told_and_served() {
     let place = tempfile::tempdir().expect("a directory");
-    let urls = vec![servers::elasticsearch().await.url().to_owned()];
-    let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("shards") };
+    let engine = Engine::on(servers::elasticsearch().await.own_indices("shards"));
     let log = async |name: &str, options: &[&str]| {
         let server = Server::start_as("serve", options, engine.clone(), &place.path().join(name)).await;
         server.log()

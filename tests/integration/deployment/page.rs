@@ -34,7 +34,7 @@ async fn the_role_for_elasticsearch_is_all_that_the_program_needs() {
     let elasticsearch = servers::elasticsearch_with_role(blocks(section, "json")[0]).await;
     let place = tempfile::tempdir().expect("a directory");
     let prefix = "leasehold-";
-    let engine = Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: prefix.to_owned() };
+    let engine = Engine::on(elasticsearch.indices_under(prefix.to_owned()));
     let options = ["--query-time", "2s", "--monitor-scan-period-ms", "1000", "--audit", "--audit-period-ms", "500"];
     let server = Server::start_as("serve", &options, engine.clone(), &place.path().join("server.log")).await;
 

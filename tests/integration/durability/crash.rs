@@ -6,6 +6,7 @@ use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use rand::RngExt;
 
 use super::{ACKNOWLEDGED, Acknowledged, Writer, trace, writer_command, writer_directory};
+use crate::machine;
 
 /// With a log of so short segments and a database that is written so often that everything happens all the time.
 fn options() -> EmbeddedOptions {
@@ -38,6 +39,7 @@ const LIVES: u32 = 320;
 
 #[test]
 fn a_process_that_ends_at_any_call_loses_nothing_that_it_acknowledged() {
+    let _share = machine::with_others();
     if let Some(directory) = writer_directory() {
         super::live_until_killed(&directory, &options(), LIVES);
         // There were fewer such calls than were thought.

@@ -17,6 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{live_once, new_job};
+use crate::machine;
 
 /// How the store that wrote a directory ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -237,6 +238,7 @@ fn flip(path: &Path, byte: u64, bit: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_flipped_bit_in_any_file_loses_a_job() {
+    let _share = machine::with_others();
     const FLIPS: usize = 500;
     let seed: u64 = rand::rng().random();
     println!("seed {seed}");
@@ -269,6 +271,7 @@ async fn no_flipped_bit_in_any_file_loses_a_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_file_that_is_gone_or_cut_or_overwritten_loses_a_job() {
+    let _share = machine::with_others();
     let mut wrong = Vec::new();
     for end in [End::Stopped, End::Killed] {
         let left = leave(end).await;
@@ -304,6 +307,7 @@ async fn no_file_that_is_gone_or_cut_or_overwritten_loses_a_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_folder_that_is_gone_loses_a_job() {
+    let _share = machine::with_others();
     let mut wrong = Vec::new();
     for end in [End::Stopped, End::Killed] {
         let left = leave(end).await;
@@ -323,6 +327,7 @@ async fn no_folder_that_is_gone_loses_a_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_crash_leaves_at_the_end_of_the_log_is_no_damage() {
+    let _share = machine::with_others();
     let left = leave(End::Killed).await;
     let mut segments = used_files(left.directory.path()).into_iter().filter(|(name, _)| name.starts_with("log"));
     let (name, used) = segments.next_back().expect("a segment");

@@ -11,6 +11,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use super::trace;
+use crate::machine;
 use crate::program::{DEADLINE, Engine, Server, Started, leasehold};
 use crate::servers;
 
@@ -60,6 +61,7 @@ fn says_what_to_do(text: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_on_a_full_disk_says_so_everywhere_and_what_to_do() {
+    let _share = machine::with_others();
     const REFUSED: usize = 50;
     let place = tempfile::tempdir().expect("a directory");
     let port = servers::ports::free();
@@ -113,6 +115,7 @@ async fn a_server_on_a_full_disk_says_so_everywhere_and_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_on_a_full_disk_fails_and_says_what_to_do() {
+    let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");
     let server = Server::in_place(place.path());
     assert_eq!(server.terminate(), Some(0));
@@ -128,6 +131,7 @@ async fn a_start_on_a_full_disk_fails_and_says_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_there_is_no_room_for_a_while_new_jobs_are_refused_until_there_is_again() {
+    let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");
     let server = Server::in_place(place.path());
     assert_eq!(server.terminate(), Some(0));
@@ -175,6 +179,7 @@ async fn where_there_is_no_room_for_a_while_new_jobs_are_refused_until_there_is_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn above_its_memory_limit_a_server_starts_refuses_new_jobs_and_goes_on_with_the_others() {
+    let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");
     let data = || Engine::Embedded(place.path().join("data"));
     let server = Server::start(data(), &place.path().join("log")).await;

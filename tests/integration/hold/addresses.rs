@@ -12,8 +12,8 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::site::ONE_CLOCK;
+use crate::machine;
 use crate::program::{Engine, Server, Started, leasehold, lines};
-use crate::servers;
 
 /// How many jobs are submitted around each trouble, and how many of them have run when it comes.
 const JOBS: usize = 120;
@@ -83,8 +83,7 @@ struct Pair {
 impl Pair {
     async fn start() -> Self {
         let place = TempDir::new().expect("a directory");
-        let urls = vec![servers::elasticsearch().await.url().to_owned()];
-        let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix("addresses") };
+        let engine = Engine::elasticsearch().await;
         let start = |name: &str| {
             let (engine, log) = (engine.clone(), place.path().join(name));
             async move { Server::start_as("serve", &ONE_CLOCK, engine, &log).await }
@@ -111,6 +110,7 @@ impl Pair {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_two_servers_goes_and_every_job_runs_once_and_no_call_fails() {
+    let _share = machine::with_others();
     let mut pair = Pair::start().await;
     let killed = jobs_around(Trouble::Killed, "killed", &pair.client, &mut pair.one, pair.place.path());
     let mut ids = timeout(ENDED_WITHIN, killed).await.expect("all end in time");
@@ -123,6 +123,7 @@ async fn one_of_two_servers_goes_and_every_job_runs_once_and_no_call_fails() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_two_servers_hangs_and_every_job_runs_once_and_no_call_fails() {
+    let _share = machine::with_others();
     let mut pair = Pair::start().await;
     let hanging = jobs_around(Trouble::Hanging, "hanging", &pair.client, &mut pair.one, pair.place.path());
     let ids = timeout(ENDED_WITHIN, hanging).await.expect("all end in time");

@@ -3,6 +3,7 @@
 //!
 //! It is short among the tests. `.ci/nightly` lets it go on, and gives it a cluster whose nodes can be killed.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::load::Load;
+use crate::machine;
 use crate::program::{DEADLINE, Server};
 use crate::seed;
 use crate::servers::{self, Cluster};
@@ -40,6 +42,7 @@ const TROUBLE_MS: std::ops::Range<u64> = 300..4_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_on_the_embedded_store_whatever_happens() {
+    let _share = machine::with_others();
     let seed = seed::any();
     let site = Site::embedded(&ONE_CLOCK).await;
     keeps_promises(site, seed, &[Trouble::Kill, Trouble::Stop, Trouble::Freeze]).await;
@@ -47,6 +50,7 @@ async fn promises_are_kept_on_the_embedded_store_whatever_happens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_by_three_members_whatever_happens() {
+    let _share = machine::with_others();
     let seed = seed::any();
     let troubles = [Trouble::Kill, Trouble::Stop, Trouble::Freeze, Trouble::Partition];
     keeps_promises(Site::members(&ONE_CLOCK).await, seed, &troubles).await.end_equal().await;
@@ -54,12 +58,16 @@ async fn promises_are_kept_by_three_members_whatever_happens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_by_three_managers_on_elasticsearch_whatever_happens() {
+    let _share = machine::with_others();
     let seed = seed::any();
     let cluster = if std::env::var_os(NODES).is_some() { Some(Cluster::start(3).await) } else { None };
     let mut troubles = vec![Trouble::Kill, Trouble::Stop, Trouble::Freeze, Trouble::Outage];
     troubles.extend(cluster.is_some().then_some(Trouble::NodeKilled));
-    let site = Site::before_elasticsearch(seed, cluster).await;
-    let site = site.with_managers(&servers::fresh_prefix("chaos"), &ONE_CLOCK).await;
+    let indices = Arc::new(match &cluster {
+        Some(cluster) => cluster.indices("chaos"),
+        None => servers::elasticsearch().await.index_set().await,
+    });
+    let site = Site::before_elasticsearch(seed, cluster).await.with_managers(&indices, &ONE_CLOCK).await;
     keeps_promises(site, seed, &troubles).await;
 }
 

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::site::{ONE_CLOCK, Site};
 use crate::durability::trace;
 use crate::load::Load;
+use crate::machine;
 use crate::program::{DEADLINE, PROGRAM};
 
 const SUBMITTERS: usize = 2;
@@ -33,21 +34,25 @@ enum Role {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_with_a_full_disk_holds_up_nobody() {
+    let _share = machine::with_others();
     a_disk_is_bad(Role::Follower, FULL, "the disk is full").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_with_a_full_disk_gives_way_to_another() {
+    let _share = machine::with_others();
     a_disk_is_bad(Role::Leader, FULL, "the disk is full").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_with_a_broken_disk_holds_up_nobody() {
+    let _share = machine::with_others();
     a_disk_is_bad(Role::Follower, BROKEN, "the disk failed").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_with_a_broken_disk_gives_way_to_another() {
+    let _share = machine::with_others();
     a_disk_is_bad(Role::Leader, BROKEN, "the disk failed").await;
 }
 

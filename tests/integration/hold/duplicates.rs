@@ -12,6 +12,7 @@ mod worker;
 
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
@@ -25,8 +26,10 @@ use self::leasehold::QUEUE;
 use self::tally::{Execution, Tally};
 use self::worker::{Orders, Role};
 use super::site::{self, ONE_CLOCK, Site, Trouble};
+use crate::machine;
 use crate::proxy::FaultProxy;
-use crate::{seed, servers};
+use crate::seed;
+use crate::servers::{self, IndexSet};
 
 /// The number of jobs.
 const JOBS: &str = "LEASEHOLD_DUPLICATES_JOBS";
@@ -224,8 +227,9 @@ struct Managers {
 impl Managers {
     async fn on_elasticsearch(seed: u64) -> Self {
         let site = Site::before_elasticsearch(seed, None).await;
-        let prefix = servers::fresh_prefix("duplicates");
-        let site = site.with_managers(&prefix, &[ONE_CLOCK, WITHOUT_GRACE].concat()).await;
+        let indices = Arc::new(servers::elasticsearch().await.index_set().await);
+        let prefix = indices.prefix().to_owned();
+        let site = site.with_managers(&indices, &[ONE_CLOCK, WITHOUT_GRACE].concat()).await;
         let index = Index::new(&format!("{prefix}jobs"), ["available", "running"]).await;
         Self::behind_fronts(site, Some(index), seed).await
     }
@@ -363,12 +367,14 @@ struct ByTextbook {
     /// The name of the index.
     name: String,
     index: Index,
+    _indices: IndexSet,
 }
 
 impl ByTextbook {
     async fn start(test: &'static str, seed: u64) -> Self {
         let site = Site::before_elasticsearch(seed, None).await;
-        let name = format!("{}jobs", servers::fresh_prefix("textbook"));
+        let indices = servers::elasticsearch().await.own_indices("textbook");
+        let name = format!("{}jobs", indices.prefix());
         let index = Index::new(&name, textbook::OPEN).await;
         asked(|| index.http.put(&index.url).json(&textbook::index())).await;
         let orders = Orders {
@@ -380,7 +386,7 @@ impl ByTextbook {
             seed,
         };
         let monitor = Process::start(test, orders);
-        Self { site, monitor, name, index }
+        Self { site, monitor, name, index, _indices: indices }
     }
 
     async fn submit(&self, jobs: usize) {
@@ -424,6 +430,7 @@ impl Service for ByTextbook {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_completion_is_acknowledged_twice_and_no_job_is_lost_whatever_happens() {
+    let _share = machine::with_others();
     const TEST: &str = "hold::duplicates::no_completion_is_acknowledged_twice_and_no_job_is_lost_whatever_happens";
     if let Some(orders) = Orders::of_this_process() {
         return orders.carry_out().await;
@@ -434,6 +441,7 @@ async fn no_completion_is_acknowledged_twice_and_no_job_is_lost_whatever_happens
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_completion_is_acknowledged_twice_and_no_job_is_lost_by_members_whatever_happens() {
+    let _share = machine::with_others();
     const TEST: &str =
         "hold::duplicates::no_completion_is_acknowledged_twice_and_no_job_is_lost_by_members_whatever_happens";
     if let Some(orders) = Orders::of_this_process() {
@@ -461,12 +469,14 @@ async fn nothing_is_lost_or_ends_twice(test: &'static str, mut managers: Manager
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_textbook_protocol_ends_every_job_and_some_of_them_twice() {
+    let _share = machine::with_others();
     const TEST: &str = "hold::duplicates::the_textbook_protocol_ends_every_job_and_some_of_them_twice";
     work_by_textbook(TEST, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_textbook_protocol_with_a_look_at_the_owner_ends_every_job() {
+    let _share = machine::with_others();
     const TEST: &str = "hold::duplicates::the_textbook_protocol_with_a_look_at_the_owner_ends_every_job";
     work_by_textbook(TEST, true).await;
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::site::{Site, Trouble};
 use crate::load::Load;
+use crate::machine;
 
 const KILLS: usize = 20;
 /// Each of these has another one lead, one time in three.
@@ -22,17 +23,20 @@ const PLENTY: usize = 1_000_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_embedded_server_keeps_every_promise_over_twenty_kills() {
+    let _share = machine::with_others();
     promises_are_kept_over_kills(Site::embedded(&[]).await, KILLS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_members_keep_every_promise_over_eight_kills() {
+    let _share = machine::with_others();
     promises_are_kept_over_kills(Site::members(&[]).await, KILLS_OF_MEMBERS).await.end_equal().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_on_elasticsearch_keeps_every_promise_over_twenty_kills() {
-    promises_are_kept_over_kills(Site::elasticsearch("kill", &[]).await, KILLS).await;
+    let _share = machine::with_others();
+    promises_are_kept_over_kills(Site::elasticsearch(&[]).await, KILLS).await;
 }
 
 async fn promises_are_kept_over_kills(mut site: Site, kills: usize) -> Site {

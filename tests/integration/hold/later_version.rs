@@ -3,14 +3,17 @@
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::machine;
 use crate::program::{Engine, Server};
 use crate::servers;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_of_a_later_version_keeps_no_worker_from_the_others_and_shows_in_the_health() {
+    let _share = machine::with_others();
     let logs = TempDir::new().expect("a directory");
-    let (elasticsearch, prefix) = (servers::elasticsearch().await.url(), servers::fresh_prefix("later"));
-    let engine = Engine::Elasticsearch { urls: vec![elasticsearch.to_owned()], prefix: prefix.clone() };
+    let set = servers::elasticsearch().await.index_set().await;
+    let (elasticsearch, prefix) = (set.url().to_owned(), set.prefix().to_owned());
+    let engine = Engine::on(set);
     let mut server = Server::start(engine, &logs.path().join("server.log")).await;
     let http = reqwest::Client::new();
     for id in ["a", "b", "c"] {

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use super::site::{Site, Trouble};
+use crate::machine;
 use crate::program::{Engine, Server};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers;
@@ -291,13 +292,13 @@ async fn set_limits(url: &str) {
 
 /// Starts the managers on Elasticsearch, whose logs are put there. The last one goes through a proxy, which spoils some
 /// answers once it is told to.
-pub(super) async fn managers(logs: &Path, name: &str) -> (Vec<Server>, FaultProxy) {
+pub(super) async fn managers(logs: &Path) -> (Vec<Server>, FaultProxy) {
     let elasticsearch = servers::elasticsearch().await;
     let kinds = vec![Fault::Reset, Fault::Cut];
     let proxy = FaultProxy::start(elasticsearch.url(), Faults { one_in: 12, seed: 7, kinds }).await;
-    let prefix = servers::fresh_prefix(name);
+    let indices = Arc::new(elasticsearch.index_set().await);
     let start = |number: usize, url: String| {
-        let engine = Engine::Elasticsearch { urls: vec![url], prefix: prefix.clone() };
+        let engine = Engine::Elasticsearch { urls: vec![url], indices: Arc::clone(&indices) };
         let log = logs.join(format!("server-{number}.log"));
         async move { Server::start_as("serve", &OPTIONS, engine, &log).await }
     };
@@ -330,6 +331,7 @@ pub(super) async fn disturb_members(site: &mut Site) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_limit_is_exceeded_by_members_that_are_killed_frozen_and_parted() {
+    let _share = machine::with_others();
     let mut site = Site::members(&OPTIONS).await;
     set_limits(&site.servers[0].url()).await;
     submit(&site.servers[0].url()).await;
@@ -343,8 +345,9 @@ async fn no_limit_is_exceeded_by_members_that_are_killed_frozen_and_parted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_limit_is_exceeded_by_managers_that_are_killed_frozen_and_cut_off() {
+    let _share = machine::with_others();
     let place = TempDir::new().expect("a directory");
-    let (mut servers, proxy) = managers(place.path(), "limits").await;
+    let (mut servers, proxy) = managers(place.path()).await;
     set_limits(&servers[0].url()).await;
     submit(&servers[0].url()).await;
     proxy.inject(true);
@@ -358,6 +361,7 @@ async fn no_limit_is_exceeded_by_managers_that_are_killed_frozen_and_cut_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_limit_is_exceeded_by_a_server_that_is_killed() {
+    let _share = machine::with_others();
     let place = TempDir::new().expect("a directory");
     let engine = Engine::Embedded(place.path().join("data"));
     let mut server = Server::start_as("serve", &OPTIONS, engine, &Path::join(place.path(), "server.log")).await;

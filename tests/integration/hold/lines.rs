@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::limits::{DONE_WITHIN, OPTIONS, WORKERS, all_have_ended, disturb, disturb_members, managers, work};
 use super::site::Site;
+use crate::machine;
 use crate::program::{Engine, Server};
 
 const KEYS: usize = 12;
@@ -165,8 +166,9 @@ async fn run(urls: Vec<String>, disturb: impl AsyncFnOnce()) -> Vec<Accepted> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_order_is_changed_by_managers_that_are_killed_frozen_and_cut_off() {
+    let _share = machine::with_others();
     let place = TempDir::new().expect("a directory");
-    let (mut servers, proxy) = managers(place.path(), "lines").await;
+    let (mut servers, proxy) = managers(place.path()).await;
     proxy.inject(true);
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
     let accepted = run(urls, async || disturb(&mut servers, [1_000, 2_500, 7_000]).await).await;
@@ -175,6 +177,7 @@ async fn no_order_is_changed_by_managers_that_are_killed_frozen_and_cut_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_order_is_changed_by_members_that_are_killed_frozen_and_parted() {
+    let _share = machine::with_others();
     let mut site = Site::members(&OPTIONS).await;
     let accepted = run(site.urls(), async || disturb_members(&mut site).await).await;
     check(&site.servers[0].url(), accepted).await;
@@ -183,6 +186,7 @@ async fn no_order_is_changed_by_members_that_are_killed_frozen_and_parted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_order_is_changed_by_a_server_that_is_killed() {
+    let _share = machine::with_others();
     let place = TempDir::new().expect("a directory");
     let engine = Engine::Embedded(place.path().join("data"));
     let mut server = Server::start_as("serve", &OPTIONS, engine, &Path::join(place.path(), "server.log")).await;

@@ -10,6 +10,7 @@ use leasehold::job::EventName;
 use leasehold::wire::{ClaimJobs, CompleteJob, SubmitJob, Subscribe};
 
 use super::site::{Site, Trouble};
+use crate::machine;
 use crate::notify::receiver::{Receiver, machine_time};
 
 /// How often the server is killed, and how many jobs end in between.
@@ -20,17 +21,20 @@ const OPTIONS: [&str; 1] = ["--allow-private-targets"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_notification_is_lost_when_the_embedded_server_is_killed() {
+    let _share = machine::with_others();
     every_end_is_told(Site::embedded(&OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_notification_is_lost_when_the_member_that_leads_is_killed() {
+    let _share = machine::with_others();
     every_end_is_told(Site::members(&OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_notification_is_lost_when_a_server_on_elasticsearch_is_killed() {
-    every_end_is_told(Site::elasticsearch("notify", &OPTIONS).await).await;
+    let _share = machine::with_others();
+    every_end_is_told(Site::elasticsearch(&OPTIONS).await).await;
 }
 
 async fn every_end_is_told(mut site: Site) {

@@ -5,6 +5,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::machine;
 use crate::program::{DEADLINE, Engine, Server};
 use crate::servers;
 
@@ -25,8 +26,10 @@ type Answer = (StatusCode, Value);
 impl Site {
     async fn start(name: &str) -> Self {
         let logs = TempDir::new().expect("a directory");
-        let (elasticsearch, prefix) = (servers::elasticsearch().await.url(), servers::fresh_prefix(name));
-        let engine = Engine::Elasticsearch { urls: vec![elasticsearch.to_owned()], prefix: prefix.clone() };
+        let server = servers::elasticsearch().await;
+        let indices = server.own_indices(name);
+        let (elasticsearch, prefix) = (server.url(), indices.prefix().to_owned());
+        let engine = Engine::on(indices);
         let server = Server::start(engine, &logs.path().join("server.log")).await;
         let site = Self { server, elasticsearch, prefix, _logs: logs };
         for id in ["runs", "waits"] {
@@ -148,6 +151,7 @@ fn refused(answers: &[Answer], why: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_of_the_store_is_said_at_once_and_lifted_without_a_restart() {
+    let _share = machine::with_others();
     let site = Site::start("full").await;
     site.block("jobs-000001", true).await;
 
@@ -165,6 +169,7 @@ async fn a_full_disk_of_the_store_is_said_at_once_and_lifted_without_a_restart()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_of_bodies_or_records_refuses_what_needs_them_and_nothing_else() {
+    let _share = machine::with_others();
     let site = Site::start("parts").await;
     site.block("bodies-000001", true).await;
     let long = json!({ "queue": "q", "kind": "k", "payload": "x".repeat(100_000) });
@@ -182,6 +187,7 @@ async fn a_block_of_bodies_or_records_refuses_what_needs_them_and_nothing_else()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_index_of_jobs_is_said_at_once_and_nothing_is_made_in_its_place() {
+    let _share = machine::with_others();
     let mut site = Site::start("lost").await;
     assert_eq!(site.at_store(Method::DELETE, "{prefix}jobs-000001", None).await.0, StatusCode::OK);
 
@@ -208,6 +214,7 @@ async fn a_lost_index_of_jobs_is_said_at_once_and_nothing_is_made_in_its_place()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_index_is_said_at_once() {
+    let _share = machine::with_others();
     let site = Site::start("closed").await;
     assert_eq!(site.at_store(Method::POST, "{prefix}jobs-000001/_close", None).await.0, StatusCode::OK);
     refused(&site.writes().await, "is closed");
@@ -219,6 +226,7 @@ async fn a_closed_index_is_said_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_of_another_hand_is_said_to_be_unreadable() {
+    let _share = machine::with_others();
     let site = Site::start("foreign").await;
     for path in ["{prefix}jobs/_doc/foreign?refresh=true", "{prefix}records/_doc/foreign?refresh=true"] {
         let foreign = if path.contains("jobs") { json!({ "queue": "q" }) } else { json!({ "kind": "queue" }) };

@@ -1,15 +1,19 @@
 //! Elasticsearch away: at the start, and later.
 
+use std::sync::Arc;
+
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::machine;
 use crate::program::{Engine, Server, eventually};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_waits_for_its_store_says_when_it_is_away_and_recovers_by_itself() {
+    let _share = machine::with_others();
     let logs = TempDir::new().expect("a directory");
     let elasticsearch = servers::elasticsearch().await;
     // Never switched on: here the whole server goes away.
@@ -17,7 +21,8 @@ async fn a_server_waits_for_its_store_says_when_it_is_away_and_recovers_by_itsel
     let mut proxy = FaultProxy::start(elasticsearch.url(), faults).await;
     proxy.go_down().await;
 
-    let engine = Engine::Elasticsearch { urls: vec![proxy.url()], prefix: servers::fresh_prefix("outage") };
+    let engine =
+        Engine::Elasticsearch { urls: vec![proxy.url()], indices: Arc::new(elasticsearch.own_indices("outage")) };
     let mut server = Server::begin(engine, &logs.path().join("server.log"));
     eventually("a message in the log", async || server.log().contains("not there yet")).await;
     proxy.come_up().await;

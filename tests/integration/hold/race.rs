@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::site::Site;
+use crate::machine;
 use crate::program::{Engine, Server};
-use crate::servers;
 
 const CLIENTS: usize = 64;
 const JOBS: usize = 2_000;
@@ -25,10 +25,9 @@ const CLAIM_WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_racing_on_three_managers_claim_every_job_exactly_once() {
+    let _share = machine::with_others();
     let logs = TempDir::new().expect("a directory");
-    let elasticsearch = servers::elasticsearch().await;
-    let engine =
-        Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: servers::fresh_prefix("race") };
+    let engine = Engine::elasticsearch().await;
     let starts = (0..MANAGERS).map(|number| {
         let log = logs.path().join(format!("server-{number}.log"));
         let engine = engine.clone();
@@ -43,6 +42,7 @@ async fn clients_racing_on_three_managers_claim_every_job_exactly_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_racing_on_three_members_claim_every_job_exactly_once() {
+    let _share = machine::with_others();
     let site = Site::members(&[]).await;
     every_job_is_claimed_once(&site.servers).await;
     site.end_equal().await;

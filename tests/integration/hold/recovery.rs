@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 
 use super::site::{self, ONE_CLOCK};
 use super::ways::Network;
+use crate::machine;
 use crate::program::{Engine, Server, Started, eventually, leasehold, lines};
-use crate::servers;
 
 const JOBS: usize = 500;
 const WORKERS: usize = 5;
@@ -59,12 +59,12 @@ impl Site {
     }
 
     async fn elasticsearch() -> Self {
-        Self::on(on_elasticsearch().await, TempDir::new().expect("a directory")).await
+        Self::on(Engine::elasticsearch().await, TempDir::new().expect("a directory")).await
     }
 
     /// A server without a monitor, and two monitors.
     async fn with_monitors() -> Self {
-        let (place, engine) = (TempDir::new().expect("a directory"), on_elasticsearch().await);
+        let (place, engine) = (TempDir::new().expect("a directory"), Engine::elasticsearch().await);
         let server =
             Server::start_as("serve", &["--no-monitor"], engine.clone(), &place.path().join("server.log")).await;
         let mut monitors = Vec::new();
@@ -128,11 +128,6 @@ impl Site {
     async fn until_started(&self, fences: &[&str]) {
         eventually("the job's start", async || self.started() == fences).await;
     }
-}
-
-async fn on_elasticsearch() -> Engine {
-    let elasticsearch = servers::elasticsearch().await;
-    Engine::Elasticsearch { urls: vec![elasticsearch.url().to_owned()], prefix: servers::fresh_prefix("recovery") }
 }
 
 async fn post(http: &reqwest::Client, url: &str, path: &str, body: &Value) -> (StatusCode, Value) {
@@ -214,6 +209,7 @@ async fn inherit(site: &Site, name: &str, owners: &Owners, completed: &Mutex<usi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_jobs_outlive_their_workers_and_the_leading_monitor_on_elasticsearch() {
+    let _share = machine::with_others();
     jobs_outlive_their_workers(Site::with_monitors().await, async |site| {
         // Each shows whether it leads as of its last step, so that for a moment none may show it, or both.
         let mut leading = Vec::new();
@@ -234,11 +230,13 @@ async fn five_hundred_jobs_outlive_their_workers_and_the_leading_monitor_on_elas
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_jobs_outlive_their_workers_and_the_embedded_server() {
+    let _share = machine::with_others();
     jobs_outlive_their_workers(Site::embedded().await, async |site| site.server.kill_and_restart().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_jobs_outlive_their_workers_and_the_member_that_leads() {
+    let _share = machine::with_others();
     jobs_outlive_their_workers(Site::members().await, async |site| {
         let mut leading = None;
         for (index, member) in site.monitors.iter().enumerate() {
@@ -257,9 +255,10 @@ async fn five_hundred_jobs_outlive_their_workers_and_the_member_that_leads() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_monitor_of_its_own_serves_administrators_and_no_jobs() {
+    let _share = machine::with_others();
     let place = TempDir::new().expect("a directory");
     let log = place.path().join("monitor.log");
-    let monitor = Server::start_as("monitor", &ONE_CLOCK, on_elasticsearch().await, &log).await;
+    let monitor = Server::start_as("monitor", &ONE_CLOCK, Engine::elasticsearch().await, &log).await;
     for (path, status) in [
         ("/livez", StatusCode::OK),
         ("/metrics", StatusCode::OK),
@@ -312,16 +311,19 @@ async fn jobs_outlive_their_workers(mut site: Site, kill_the_leader: impl AsyncF
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_was_stopped_past_its_lease_is_not_heard_on_elasticsearch() {
+    let _share = machine::with_others();
     a_stopped_worker_is_not_heard(Site::elasticsearch().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_was_stopped_past_its_lease_is_not_heard_on_the_embedded_store() {
+    let _share = machine::with_others();
     a_stopped_worker_is_not_heard(Site::embedded().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_was_stopped_past_its_lease_is_not_heard_by_members() {
+    let _share = machine::with_others();
     a_stopped_worker_is_not_heard(Site::members().await).await;
 }
 
@@ -356,11 +358,13 @@ async fn a_stopped_worker_is_not_heard(site: Site) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_job_whose_worker_beats_is_told_overdue_once_and_never_released_on_elasticsearch() {
+    let _share = machine::with_others();
     a_slow_job_is_never_released(Site::elasticsearch().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_job_whose_worker_beats_is_told_overdue_once_and_never_released_on_the_embedded_store() {
+    let _share = machine::with_others();
     a_slow_job_is_never_released(Site::embedded().await).await;
 }
 
@@ -392,9 +396,10 @@ async fn a_slow_job_is_never_released(site: Site) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_workers_job_runs_elsewhere_once_its_lease_has_ended_on_elasticsearch() {
+    let _share = machine::with_others();
     let place = TempDir::new().expect("a directory");
     // With the time that clocks may differ by default, and so compared with Elasticsearch's.
-    let server = Server::start_as("serve", &[], on_elasticsearch().await, &place.path().join("server.log")).await;
+    let server = Server::start_as("serve", &[], Engine::elasticsearch().await, &place.path().join("server.log")).await;
     let site = Site { server, monitors: Vec::new(), _network: None, place, http: reqwest::Client::new() };
     eventually("the comparison of the clocks", async || {
         let metrics = reqwest::get(format!("{}/metrics", site.server.url())).await.expect("the server answers");
@@ -406,11 +411,13 @@ async fn a_killed_workers_job_runs_elsewhere_once_its_lease_has_ended_on_elastic
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_workers_job_runs_elsewhere_once_its_lease_has_ended_on_the_embedded_store() {
+    let _share = machine::with_others();
     a_job_runs_elsewhere(Site::embedded().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_workers_job_runs_elsewhere_once_its_lease_has_ended_on_members() {
+    let _share = machine::with_others();
     a_job_runs_elsewhere(Site::members().await).await;
 }
 

@@ -1,13 +1,15 @@
 //! The number of shards of the live index, changed while servers, workers and monitors are at work.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::machine;
 use crate::program::{Engine, Server, Started, eventually, leasehold};
-use crate::servers;
+use crate::servers::{self, IndexSet};
 
 /// How long the jobs run that hold their leases through everything.
 const LONG_JOBS: u64 = 6;
@@ -17,18 +19,21 @@ struct Site {
     place: TempDir,
     elasticsearch: String,
     prefix: String,
+    indices: Arc<IndexSet>,
     http: reqwest::Client,
 }
 
 impl Site {
     async fn new() -> Self {
-        let elasticsearch = servers::elasticsearch().await.url().to_owned();
+        let indices = Arc::new(servers::elasticsearch().await.own_indices("resize"));
+        let (elasticsearch, prefix) = (indices.url().to_owned(), indices.prefix().to_owned());
         let place = TempDir::new().expect("a directory");
-        Self { place, elasticsearch, prefix: servers::fresh_prefix("resize"), http: reqwest::Client::new() }
+        Self { place, elasticsearch, prefix, indices, http: reqwest::Client::new() }
     }
 
     async fn server(&self, name: &str, options: &[&str]) -> Server {
-        let engine = Engine::Elasticsearch { urls: vec![self.elasticsearch.clone()], prefix: self.prefix.clone() };
+        let engine =
+            Engine::Elasticsearch { urls: vec![self.elasticsearch.clone()], indices: Arc::clone(&self.indices) };
         Server::start_as("serve", options, engine, &self.place.path().join(name)).await
     }
 
@@ -90,6 +95,7 @@ impl Site {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_keep_their_leases_and_calls_wait_while_the_live_index_is_split_and_shrunk() {
+    let _share = machine::with_others();
     let site = Site::new().await;
     let (one, other) = (site.server("one.log", &[]).await, site.server("other.log", &[]).await);
     let _workers = [site.worker(&one), site.worker(&other)];
@@ -146,6 +152,7 @@ async fn jobs_keep_their_leases_and_calls_wait_while_the_live_index_is_split_and
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_ends_while_writes_wait_is_kept_when_its_heartbeat_was_sent_in_time() {
+    let _share = machine::with_others();
     let site = Site::new().await;
     let (worked, watching) =
         (site.server("worked.log", &["--no-monitor"]).await, site.server("monitor.log", &[]).await);

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use super::site::{MEMBERS, Site};
 use crate::load::Load;
+use crate::machine;
 use crate::program::{PROGRAM, Started, leasehold, lines};
 
 /// Another build of the program.
@@ -129,6 +130,7 @@ async fn roll(site: &mut Site, program: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_that_are_restarted_one_after_the_other_lose_no_call_and_no_worker_notices() {
+    let _share = machine::with_others();
     let mut site = Site::members(&[]).await;
     let work = Work::at(&site);
     tokio::time::sleep(AT_WORK).await;
@@ -140,6 +142,7 @@ async fn members_that_are_restarted_one_after_the_other_lose_no_call_and_no_work
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_of_two_versions_are_one_and_are_upgraded_and_rolled_back_under_load() {
+    let _share = machine::with_others();
     let other = std::env::var(OTHER).unwrap_or_else(|_| PROGRAM.to_owned());
     let mut site = Site::members_of(&[PROGRAM, &other, &other], &[]).await;
     let work = Work::at(&site);

@@ -10,6 +10,7 @@ use leasehold::wire::BackfillSchedule;
 use serde_json::json;
 
 use super::site::{Site, Trouble};
+use crate::machine;
 use crate::notify::receiver::Receiver;
 
 const KILLS: usize = 8;
@@ -25,32 +26,38 @@ const OPTIONS: [&str; 1] = ["--allow-private-targets"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_embedded_server_calls_at_every_due_time_over_kills_and_has_one_trigger_for_each() {
+    let _share = machine::with_others();
     every_due_time_is_called_over_kills(Site::embedded(&OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_call_at_every_due_time_over_kills_and_have_one_trigger_for_each() {
+    let _share = machine::with_others();
     every_due_time_is_called_over_kills(Site::members(&OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_on_elasticsearch_calls_at_every_due_time_over_kills_and_has_one_trigger_for_each() {
-    every_due_time_is_called_over_kills(Site::elasticsearch("due", &OPTIONS).await).await;
+    let _share = machine::with_others();
+    every_due_time_is_called_over_kills(Site::elasticsearch(&OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_embedded_server_backfills_each_due_time_over_kills() {
+    let _share = machine::with_others();
     a_backfill_is_completed_over_kills(Site::embedded(&OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_backfill_each_due_time_over_kills() {
+    let _share = machine::with_others();
     a_backfill_is_completed_over_kills(Site::members(&OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_on_elasticsearch_backfills_each_due_time_over_kills() {
-    a_backfill_is_completed_over_kills(Site::elasticsearch("backfill", &OPTIONS).await).await;
+    let _share = machine::with_others();
+    a_backfill_is_completed_over_kills(Site::elasticsearch(&OPTIONS).await).await;
 }
 
 async fn a_backfill_is_completed_over_kills(mut site: Site) {

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::machine;
 use crate::program::{Engine, Server};
-use crate::servers;
 
 const MANAGERS: usize = 4;
 const OPTIONS: [&str; 6] = [
@@ -50,9 +50,8 @@ async fn server(engine: &Engine, place: &Path, number: usize) -> Server {
     Server::start_as("serve", &OPTIONS, engine.clone(), &place.join(format!("server-{number}.log"))).await
 }
 
-async fn start(place: &Path, prefix: &str) -> (Engine, Vec<Server>) {
-    let urls = vec![servers::elasticsearch().await.url().to_owned()];
-    let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix(prefix) };
+async fn start(place: &Path) -> (Engine, Vec<Server>) {
+    let engine = Engine::elasticsearch().await;
     let mut started = vec![server(&engine, place, 0).await];
     started.extend(join_all((1..MANAGERS).map(|number| server(&engine, place, number))).await);
     (engine, started)
@@ -87,8 +86,9 @@ async fn take(http: &reqwest::Client, server: &Server) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_urgent_job_starts_before_the_next_fifty_wherever_it_is_submitted() {
+    let _share = machine::with_others();
     let place = TempDir::new().expect("a directory");
-    let (_, servers) = start(place.path(), "urgent").await;
+    let (_, servers) = start(place.path()).await;
     join_all(servers.iter().map(submit_backlog)).await;
     let http = reqwest::Client::new();
     // All workers are at one manager; then they move to another.
@@ -202,8 +202,9 @@ async fn sum(servers: &[Server], counter: &str) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn managers_that_are_killed_frozen_and_added_lose_no_job_and_double_none() {
+    let _share = machine::with_others();
     let place = TempDir::new().expect("a directory");
-    let (engine, mut servers) = start(place.path(), "changing").await;
+    let (engine, mut servers) = start(place.path()).await;
     let course = Arc::new(Mutex::new(Course { urls: servers.iter().map(Server::url).collect(), ..Course::default() }));
     let mut workers: Vec<_> = (0..2 * MANAGERS).map(|number| tokio::spawn(work(number, Arc::clone(&course)))).collect();
     tokio::time::sleep(LEARNT).await;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 use super::ways::{Network, Passage, Shape};
 use crate::program::{DEADLINE, Engine, PROGRAM, Server, run};
 use crate::proxy::{Fault, FaultProxy, Faults};
-use crate::servers::{self, Cluster};
+use crate::servers::{self, Cluster, IndexSet};
 
 /// One answer of the store in so many is spoiled.
 const ONE_IN: u32 = 25;
@@ -77,11 +78,9 @@ impl Site {
         site.with_one(options, engine).await
     }
 
-    /// One server on Elasticsearch, under a prefix with this name.
-    pub(super) async fn elasticsearch(name: &str, options: &[&str]) -> Self {
-        let urls = vec![servers::elasticsearch().await.url().to_owned()];
-        let engine = Engine::Elasticsearch { urls, prefix: servers::fresh_prefix(name) };
-        Self::empty().with_one(options, engine).await
+    /// One server on Elasticsearch.
+    pub(super) async fn elasticsearch(options: &[&str]) -> Self {
+        Self::empty().with_one(options, Engine::elasticsearch().await).await
     }
 
     async fn with_one(mut self, options: &[&str], engine: Engine) -> Self {
@@ -133,10 +132,10 @@ impl Site {
     }
 
     /// Starts a manager on each way.
-    pub(super) async fn with_managers(mut self, prefix: &str, options: &[&str]) -> Self {
+    pub(super) async fn with_managers(mut self, indices: &Arc<IndexSet>, options: &[&str]) -> Self {
         for (number, own) in self.proxies.iter().enumerate() {
             let urls = own.iter().map(FaultProxy::url).collect();
-            let engine = Engine::Elasticsearch { urls, prefix: prefix.to_owned() };
+            let engine = Engine::Elasticsearch { urls, indices: Arc::clone(indices) };
             let log = self.place.path().join(format!("server-{number}.log"));
             self.servers.push(Server::start_as("serve", options, engine, &log).await);
         }

@@ -11,12 +11,14 @@ use serde_json::{Value, json};
 
 use super::site::{ONE_CLOCK, Site};
 use super::ways::Passage;
+use crate::machine;
 
 /// Longer than a member takes to notice that nobody hears it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_led_refuses_no_call_for_want_of_what_it_has_not_heard() {
+    let _share = machine::with_others();
     let mut site = Site::members(&ONE_CLOCK).await;
     let old = site.a_leader().await;
     let client = |member: usize| Client::new(&site.servers[member].url(), None).expect("a client");

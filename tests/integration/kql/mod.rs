@@ -19,14 +19,15 @@ use leasehold::query::kql::plan::{self, Clause, Plan, Target, Test};
 use leasehold::query::kql::{Expression, MAX_DEPTH, MAX_PATTERN, Zone};
 use leasehold::query::table::Table;
 use leasehold::schedule::Schedule;
-use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore, kql};
+use leasehold::store::elasticsearch::{ElasticsearchStore, kql};
 use leasehold::store::{ScheduleWrite, Store, Write};
 use proptest::prelude::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
-use crate::servers;
+use crate::servers::{self, IndexSet, SearchServer};
+use crate::store::elasticsearch::patient;
 
 /// How many jobs, or schedules, are asked.
 const ASKED: usize = 1_000;
@@ -87,12 +88,13 @@ struct Comparison {
     table: Table,
     seed: u64,
     asked: Vec<Asked>,
+    _set: IndexSet,
 }
 
 impl Comparison {
-    async fn of_jobs(url: &str) -> Self {
+    async fn of_jobs(server: &SearchServer) -> Self {
         let seed = seed();
-        let (store, search) = connect(url, "jobs").await;
+        let (set, store, search) = connect(server, "jobs").await;
         let made = jobs::made_up(seed, ASKED, SystemClock::default().now());
         for batch in made.chunks(BATCH) {
             let create = |(job, bodies): &(Arc<Job>, Vec<NewBody>)| Write::Create {
@@ -104,25 +106,31 @@ impl Comparison {
             }
         }
         let asked = made.into_iter().map(|(job, _)| Asked::Job(job)).collect();
-        Self::over(&store, search, Table::Jobs, seed, asked).await
+        Self::over(set, &store, search, Table::Jobs, (seed, asked)).await
     }
 
-    async fn of_schedules(url: &str) -> Self {
+    async fn of_schedules(server: &SearchServer) -> Self {
         let seed = seed();
-        let (store, search) = connect(url, "schedules").await;
+        let (set, store, search) = connect(server, "schedules").await;
         let made = schedules::made_up(seed, ASKED, SystemClock::default().now());
         let create = |schedule: &Arc<Schedule>| ScheduleWrite::Create { schedule: Arc::clone(schedule) };
         for result in store.write_schedules(made.iter().map(create).collect()).await {
             result.expect("the schedule is written");
         }
         let asked = made.into_iter().map(Asked::Schedule).collect();
-        Self::over(&store, search, Table::Schedules, seed, asked).await
+        Self::over(set, &store, search, Table::Schedules, (seed, asked)).await
     }
 
-    async fn over(store: &impl Store, search: String, table: Table, seed: u64, asked: Vec<Asked>) -> Self {
+    async fn over(
+        set: IndexSet,
+        store: &impl Store,
+        search: String,
+        table: Table,
+        (seed, asked): (u64, Vec<Asked>),
+    ) -> Self {
         crate::engines::refresh(store).await;
         store.close().await;
-        Self { client: reqwest::Client::new(), search, table, seed, asked }
+        Self { client: reqwest::Client::new(), search, table, seed, asked, _set: set }
     }
 
     fn parse(&self, query: &str) -> Expression {
@@ -194,13 +202,12 @@ impl Comparison {
     }
 }
 
-/// Connects to a fresh store, and gives the address of the search of one of its indices.
-async fn connect(url: &str, index: &str) -> (ElasticsearchStore, String) {
-    let prefix = servers::fresh_prefix("kql");
-    let search = format!("{url}/{prefix}{index}/_search");
-    let options =
-        ElasticsearchOptions { urls: vec![url.to_owned()], index_prefix: prefix, ..ElasticsearchOptions::default() };
-    (crate::store::elasticsearch::connect(options).await, search)
+/// Connects to an empty store, and gives the address of the search of one of its indices.
+async fn connect(server: &SearchServer, index: &str) -> (IndexSet, ElasticsearchStore, String) {
+    let set = server.index_set().await;
+    let search = format!("{}/{}{index}/_search", set.url(), set.prefix());
+    let store = crate::store::elasticsearch::connect(patient(set.url(), set.prefix())).await;
+    (set, store, search)
 }
 
 fn seed() -> u64 {
@@ -266,8 +273,8 @@ async fn differ_nowhere(
     assert!(told_apart * 3 > all_asked, "only {told_apart} of {all_asked} queries told any apart");
 }
 
-async fn differ_nowhere_about_jobs(url: &str, count: u32, fit: fn(&Plan) -> bool) {
-    let comparison = Comparison::of_jobs(url).await;
+async fn differ_nowhere_about_jobs(server: &SearchServer, count: u32, fit: fn(&Plan) -> bool) {
+    let comparison = Comparison::of_jobs(server).await;
     // The longest patterns that the language admits, in the shapes that cost a server most.
     for piece in ["a*", "ab*", "aaaa*", "aaaaaaaaaa*", "é*", "漢漢漢漢*", "😀*"] {
         let pattern: String = piece.chars().cycle().take(MAX_PATTERN - 1).collect();
@@ -284,35 +291,35 @@ async fn differ_nowhere_about_jobs(url: &str, count: u32, fit: fn(&Plan) -> bool
     differ_nowhere(comparison, queries::CASES, queries::any_query(), (count, fit)).await;
 }
 
-async fn differ_nowhere_about_schedules(url: &str, count: u32, fit: fn(&Plan) -> bool) {
-    let comparison = Comparison::of_schedules(url).await;
+async fn differ_nowhere_about_schedules(server: &SearchServer, count: u32, fit: fn(&Plan) -> bool) {
+    let comparison = Comparison::of_schedules(server).await;
     differ_nowhere(comparison, schedules::CASES, schedules::any_query(), (count, fit)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn elasticsearch_and_the_evaluator_find_the_same_jobs() {
-    differ_nowhere_about_jobs(servers::elasticsearch().await.url(), 3_000, |_| true).await;
+    differ_nowhere_about_jobs(servers::elasticsearch().await, 3_000, |_| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn opensearch_and_the_evaluator_find_the_same_jobs() {
-    differ_nowhere_about_jobs(servers::opensearch().await.url(), 1_000, |plan| !asks_for_parts_of_labels(plan)).await;
+    differ_nowhere_about_jobs(servers::opensearch().await, 1_000, |plan| !asks_for_parts_of_labels(plan)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn elasticsearch_and_the_evaluator_find_the_same_schedules() {
-    differ_nowhere_about_schedules(servers::elasticsearch().await.url(), 1_000, |_| true).await;
+    differ_nowhere_about_schedules(servers::elasticsearch().await, 1_000, |_| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn opensearch_and_the_evaluator_find_the_same_schedules() {
-    let url = servers::opensearch().await.url();
-    differ_nowhere_about_schedules(url, 300, |plan| !asks_for_parts_of_labels(plan)).await;
+    let server = servers::opensearch().await;
+    differ_nowhere_about_schedules(server, 300, |plan| !asks_for_parts_of_labels(plan)).await;
 }
 
 #[tokio::test]
 async fn the_deepest_and_the_widest_query_can_be_asked() {
-    let comparison = Comparison::of_jobs(servers::elasticsearch().await.url()).await;
+    let comparison = Comparison::of_jobs(servers::elasticsearch().await).await;
     let deep = format!("{}*actor: *{}", "not (".repeat(MAX_DEPTH), ")".repeat(MAX_DEPTH));
     let wide = format!("id: ({})", vec!["x*"; plan::MAX_COMPARISONS].join(" or "));
     let wild = format!("error.message: {}z", "a*".repeat(MAX_PATTERN / 2 - 1));

@@ -160,7 +160,8 @@ async fn elasticsearch_a_claim_that_was_written_and_never_answered_is_given_back
     let server = servers::elasticsearch().await;
     let faults = Faults { one_in: 1, seed: 1, kinds: vec![Fault::Swallow] };
     let proxy = FaultProxy::start(server.url(), faults).await;
-    let clean = patient(server.url(), &servers::fresh_prefix("unknown"));
+    let set = server.index_set().await;
+    let clean = patient(set.url(), set.prefix());
     let hasty = ElasticsearchOptions {
         urls: vec![proxy.url()],
         request_timeout: Duration::from_millis(1_000),

@@ -372,12 +372,10 @@ async fn stopped_after(points: i64, url: &str, prefix: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_that_stops_between_any_two_requests_exceeds_no_limit_and_keeps_no_slot() {
     let server = servers::elasticsearch().await;
-    let prefix = servers::fresh_prefix("stopped");
-    // Made by the first, so that the others find it.
-    drop(connect(patient(server.url(), &prefix)).await);
+    let set = server.index_set().await;
     let mut stopped = Vec::new();
     for some in (0..MOST_REQUESTS).collect::<Vec<_>>().chunks(10) {
-        let runs = some.iter().map(|points| stopped_after(*points, server.url(), &prefix));
+        let runs = some.iter().map(|points| stopped_after(*points, set.url(), set.prefix()));
         let came = join_all(runs).await;
         let is_last = came.contains(&false);
         stopped.extend(came);

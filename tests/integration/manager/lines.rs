@@ -14,7 +14,7 @@ mod random;
 use super::limits::Stop;
 use super::*;
 use crate::interference::{Gate, Interfered};
-use crate::servers;
+use crate::servers::{self, IndexSet};
 use crate::store::elasticsearch::{connect, patient};
 
 /// More requests than a submission, a retry or a claim of a job in a line makes.
@@ -342,16 +342,17 @@ struct Pair {
     store: Arc<dyn Store>,
     stop: Arc<Stop>,
     managers: [Manager; 2],
+    _set: IndexSet,
 }
 
 impl Pair {
-    async fn on(url: &str) -> Self {
+    async fn on(set: IndexSet) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
-        let store: Arc<dyn Store> = Arc::new(connect(patient(url, &servers::fresh_prefix("lines"))).await);
+        let store: Arc<dyn Store> = Arc::new(connect(patient(set.url(), set.prefix())).await);
         let stop = Arc::new(Stop { left: AtomicI64::new(-1), gate: Gate::default() });
         let managers = [Interfered::around(Arc::clone(&store), &stop), Arc::clone(&store)]
             .map(|store| Manager::start(store, Arc::clone(&clock) as Arc<dyn Clock>, config()));
-        Self { store, stop, managers }
+        Self { store, stop, managers, _set: set }
     }
 
     async fn submit(&self, manager: usize) -> JobId {
@@ -420,7 +421,7 @@ async fn at_every_point<F: Future<Output = bool>>(least: usize, run: impl Fn(i64
 async fn a_manager_that_stops_between_any_two_requests_of_a_submission_does_not_change_the_order() {
     let server = servers::elasticsearch().await;
     at_every_point(6, async |points: i64| {
-        let pair = Pair::on(server.url()).await;
+        let pair = Pair::on(server.index_set().await).await;
         let before = pair.submit(1).await;
         let manager = pair.managers[0].clone();
         let (answer, answered) = tokio::sync::oneshot::channel();
@@ -456,7 +457,7 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_submission_does_not_
 async fn a_manager_that_stops_between_any_two_requests_of_a_retry_does_not_change_the_order() {
     let server = servers::elasticsearch().await;
     at_every_point(6, async |points: i64| {
-        let pair = Pair::on(server.url()).await;
+        let pair = Pair::on(server.index_set().await).await;
         let (ended, before) = (pair.submit(1).await, pair.submit(1).await);
         pair.managers[1].cancel(&caller(), &ended, None).await.expect("cancelled");
         let (manager, returning) = (pair.managers[0].clone(), ended.clone());
@@ -479,7 +480,7 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_retry_does_not_chang
 async fn a_manager_that_stops_between_any_two_requests_of_a_claim_lets_none_run_beside_another() {
     let server = servers::elasticsearch().await;
     at_every_point(4, async |points: i64| {
-        let pair = Pair::on(server.url()).await;
+        let pair = Pair::on(server.index_set().await).await;
         let answers = pair.managers[1].submit(&caller(), (0..3).map(|_| ordered("a")).collect()).await;
         let jobs: Vec<JobId> = answers.into_iter().map(|answer| id(&answer.expect("taken").job)).collect();
         engines::refresh(&*pair.store).await;

@@ -4,7 +4,7 @@ use leasehold::store::elasticsearch::ElasticsearchOptions;
 
 use super::*;
 use crate::proxy::{Fault, FaultProxy, Faults};
-use crate::servers;
+use crate::servers::{self, IndexSet};
 use crate::store::elasticsearch::{connect, patient};
 
 pub(super) async fn a_named_claim_finds_its_jobs_again(site: Site) {
@@ -73,6 +73,7 @@ struct CutOff {
     clock: Arc<dyn Clock>,
     here: Manager,
     there: Manager,
+    _set: IndexSet,
 }
 
 impl CutOff {
@@ -80,7 +81,8 @@ impl CutOff {
         let server = servers::elasticsearch().await;
         let faults = Faults { one_in: 1, seed: 2, kinds: vec![Fault::Swallow] };
         let proxy = FaultProxy::start(server.url(), faults).await;
-        let good = patient(server.url(), &servers::fresh_prefix("named"));
+        let set = server.index_set().await;
+        let good = patient(set.url(), set.prefix());
         let bad = ElasticsearchOptions {
             urls: vec![proxy.url()],
             request_timeout: Duration::from_secs(1),
@@ -95,7 +97,7 @@ impl CutOff {
         let here = Manager::start(Arc::new(connect(bad).await), Arc::clone(&clock), config());
         here.know_queues().await.expect("listed");
         here.know_members().await.expect("met");
-        Self { proxy, store, clock, here, there }
+        Self { proxy, store, clock, here, there, _set: set }
     }
 
     /// Claims a job without hearing of it.

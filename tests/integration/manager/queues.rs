@@ -365,13 +365,13 @@ async fn elasticsearch_a_queue_is_as_it_was_last_set_also_where_answers_are_lost
         index_prefix: prefix.to_owned(),
         ..ElasticsearchOptions::default()
     };
-    let prefix = servers::fresh_prefix("settings");
-    let clean = connect(options(server.url(), &prefix)).await;
+    let set = server.index_set().await;
+    let clean = connect(options(set.url(), set.prefix())).await;
     let hasty = ElasticsearchOptions {
         // Short, so that some outcomes stay unknown to the store and are the manager's to find out.
         request_timeout: Duration::from_millis(500),
         write_timeout: Duration::from_millis(700),
-        ..options(&proxy.url(), &prefix)
+        ..options(&proxy.url(), set.prefix())
     };
     let store = connect(hasty).await;
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::proxy::{Fault, FaultProxy, Faults};
-use crate::servers;
+use crate::servers::{self, IndexSet};
 use crate::store::elasticsearch::{connect, patient};
 
 /// How many jobs are submitted at a time: so many that two managers that share have some each.
@@ -23,18 +23,18 @@ struct Pair {
     clock: Arc<ManualClock>,
     store: Arc<dyn Store>,
     managers: [Manager; 2],
+    _set: IndexSet,
 }
 
 impl Pair {
-    async fn new(urls: [&str; 2]) -> Self {
-        let prefix = servers::fresh_prefix("sharing");
+    async fn new(set: IndexSet, urls: [&str; 2]) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
-        let [store, behind] = [urls[0], urls[1]].map(|url| patient(url, &prefix));
+        let [store, behind] = [urls[0], urls[1]].map(|url| patient(url, set.prefix()));
         let (store, behind): (Arc<dyn Store>, Arc<dyn Store>) =
             (Arc::new(connect(store).await), Arc::new(connect(behind).await));
         let managers = [&store, &behind]
             .map(|store| Manager::start(Arc::clone(store), Arc::clone(&clock) as Arc<dyn Clock>, config()));
-        Self { clock, store, managers }
+        Self { clock, store, managers, _set: set }
     }
 
     /// Submits jobs to the first manager, which both find from then on.
@@ -105,7 +105,7 @@ async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn managers_with_workers_share_a_queue_and_who_stops_leaves_its_share_to_the_others() {
     let server = servers::elasticsearch().await;
-    let pair = Pair::new([server.url(); 2]).await;
+    let pair = Pair::new(server.index_set().await, [server.url(); 2]).await;
     pair.share().await;
     pair.managers[1].shutdown().await;
     pair.first_has_all().await;
@@ -115,7 +115,7 @@ async fn managers_with_workers_share_a_queue_and_who_stops_leaves_its_share_to_t
 async fn a_manager_that_is_silent_loses_its_share_and_has_it_again_when_it_is_back() {
     let server = servers::elasticsearch().await;
     let mut proxy = FaultProxy::start(server.url(), Faults { one_in: 1, seed: 1, kinds: vec![Fault::Swallow] }).await;
-    let pair = Pair::new([server.url(), &proxy.url()]).await;
+    let pair = Pair::new(server.index_set().await, [server.url(), &proxy.url()]).await;
     pair.share().await;
     proxy.go_down().await;
     pair.first_has_all().await;
@@ -126,7 +126,7 @@ async fn a_manager_that_is_silent_loses_its_share_and_has_it_again_when_it_is_ba
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_without_workers_has_no_share() {
     let server = servers::elasticsearch().await;
-    let pair = Pair::new([server.url(); 2]).await;
+    let pair = Pair::new(server.index_set().await, [server.url(); 2]).await;
     // Jobs are submitted at the first manager, and worked on at the second only. No time passes by their clock, so that
     // nothing is left lying for long.
     let jobs = pair.submit(JOBS).await;
@@ -141,7 +141,7 @@ async fn a_manager_without_workers_has_no_share() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_goes_to_the_manager_whose_worker_takes_its_kind_wherever_it_was_submitted() {
     let server = servers::elasticsearch().await;
-    let pair = Pair::new([server.url(); 2]).await;
+    let pair = Pair::new(server.index_set().await, [server.url(); 2]).await;
     let taking = |number: usize, kind: &str| ClaimRequest {
         worker_id: worker(["first", "second"][number]),
         kinds: vec![Kind::new(kind).expect("a name")],

@@ -11,7 +11,7 @@ use leasehold::store::{RecordKey, RecordKind, RecordWrite, Write, WriteError};
 use super::limits::Stop;
 use super::*;
 use crate::interference::{Gate, Interfered};
-use crate::servers;
+use crate::servers::{self, IndexSet};
 use crate::store::elasticsearch::{connect, patient};
 
 /// More requests than a submission or a retry under a unique key makes.
@@ -243,16 +243,17 @@ struct Pair {
     store: Arc<dyn Store>,
     stop: Arc<Stop>,
     managers: [Manager; 2],
+    _set: IndexSet,
 }
 
 impl Pair {
-    async fn on(url: &str, prefix: &str) -> Self {
+    async fn on(set: IndexSet) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
-        let store: Arc<dyn Store> = Arc::new(connect(patient(url, prefix)).await);
+        let store: Arc<dyn Store> = Arc::new(connect(patient(set.url(), set.prefix())).await);
         let stop = Arc::new(Stop { left: AtomicI64::new(-1), gate: Gate::default() });
         let managers = [Interfered::around(Arc::clone(&store), &stop), Arc::clone(&store)]
             .map(|store| Manager::start(store, Arc::clone(&clock) as Arc<dyn Clock>, config()));
-        Self { store, stop, managers }
+        Self { store, stop, managers, _set: set }
     }
 
     async fn submit(&self, manager: usize, job: NewJob) -> Result<Submitted, ManagerError> {
@@ -310,7 +311,7 @@ async fn at_every_point<F: Future<Output = bool>>(least: usize, run: impl Fn(i64
 async fn a_manager_that_stops_between_any_two_requests_of_a_submission_makes_no_second_job_of_a_key() {
     let server = servers::elasticsearch().await;
     at_every_point(4, async |points: i64| {
-        let pair = Pair::on(server.url(), &servers::fresh_prefix("unique")).await;
+        let pair = Pair::on(server.index_set().await).await;
         let name = (points % 2 == 1).then(|| JobId::new("mine").expect("an id"));
         let manager = pair.managers[0].clone();
         let first = async move {
@@ -330,7 +331,7 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_submission_makes_no_
 async fn a_manager_that_stops_between_any_two_requests_of_a_retry_makes_no_second_job_of_a_key() {
     let server = servers::elasticsearch().await;
     at_every_point(6, async |points: i64| {
-        let pair = Pair::on(server.url(), &servers::fresh_prefix("unique")).await;
+        let pair = Pair::on(server.index_set().await).await;
         let ended = id(&pair.submit(1, unique("a")).await.expect("taken"));
         pair.managers[1].cancel(&caller(), &ended, None).await.expect("cancelled");
         let manager = pair.managers[0].clone();
@@ -348,7 +349,7 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_retry_makes_no_secon
 #[tokio::test(flavor = "multi_thread")]
 async fn of_submissions_of_one_key_that_race_at_two_managers_one_makes_a_job() {
     let server = servers::elasticsearch().await;
-    let pair = Pair::on(server.url(), &servers::fresh_prefix("unique")).await;
+    let pair = Pair::on(server.index_set().await).await;
     for race in 0..RACES {
         let submissions = (0..2 * RACING).map(|number| pair.submit(number % 2, of("a", OnDuplicate::Existing, "1")));
         let answers = join_all(submissions).await;

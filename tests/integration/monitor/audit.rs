@@ -19,13 +19,13 @@ use tempfile::TempDir;
 
 use super::{PATIENCE, caller, claim, manager, worker};
 use crate::program::{DEADLINE, Engine, Server};
-use crate::servers::{self, SearchServer};
+use crate::servers::{self, IndexSet, SearchServer};
 use crate::store::elasticsearch::{connect, patient};
 
 /// Where the entries can be read.
 enum Kept {
     Files { _directory: TempDir, folder: PathBuf },
-    Index { server: String, name: String, is_stream: bool, http: reqwest::Client },
+    Index { server: String, name: String, is_stream: bool, http: reqwest::Client, _set: IndexSet },
 }
 
 struct Site {
@@ -51,10 +51,10 @@ impl Site {
 
     /// On a server that has data streams, or has not.
     async fn on(server: &SearchServer, is_stream: bool) -> Self {
-        let prefix = servers::fresh_prefix("audit");
-        let (server, name) = (server.url().to_owned(), format!("{prefix}audit"));
-        let store = connect(patient(&server, &prefix)).await;
-        Self::new(Arc::new(store), Kept::Index { server, name, is_stream, http: reqwest::Client::new() })
+        let set = server.index_set().await;
+        let (server, name) = (set.url().to_owned(), format!("{}audit", set.prefix()));
+        let store = connect(patient(&server, set.prefix())).await;
+        Self::new(Arc::new(store), Kept::Index { server, name, is_stream, http: reqwest::Client::new(), _set: set })
     }
 
     /// An auditor that knows nothing but what is in the store.
@@ -75,7 +75,7 @@ impl Site {
                 let lines = |text: String| text.lines().map(str::to_owned).collect::<Vec<String>>();
                 texts.flat_map(lines).map(|line| serde_json::from_str(&line).expect("JSON")).collect()
             }
-            Kept::Index { server, name, is_stream, http } => {
+            Kept::Index { server, name, is_stream, http, .. } => {
                 let stream = http.get(format!("{server}/_data_stream/{name}")).send().await.expect("an answer");
                 assert_eq!(stream.status().is_success(), *is_stream);
                 let url = format!("{server}/{name}");
@@ -299,9 +299,11 @@ async fn refusing(upstream: &str, refused: &'static str) -> (String, Arc<AtomicB
 
 /// Which a role without the privileges for it does.
 async fn that_the_server_refuses_it_is_told_until_it_does_not(refused: &'static str) {
-    let (url, refuses) = refusing(servers::elasticsearch().await.url(), refused).await;
+    let server = servers::elasticsearch().await;
+    let (url, refuses) = refusing(server.url(), refused).await;
     let place = TempDir::new().expect("a directory");
-    let engine = Engine::Elasticsearch { urls: vec![url], prefix: servers::fresh_prefix("refused") };
+    let indices = Arc::new(server.own_indices("refused"));
+    let engine = Engine::Elasticsearch { urls: vec![url], indices };
     let options = ["--audit", "--audit-period-ms", "100"];
     let server = Server::start_as("serve", &options, engine, &place.path().join("server.log")).await;
     let client = Client::new(&server.url(), None).expect("a client");

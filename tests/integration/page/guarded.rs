@@ -8,7 +8,6 @@ use super::DESK;
 use super::browser::Browser;
 use crate::cli::Bed;
 use crate::program::{Engine, Server, eventually};
-use crate::servers;
 
 pub(super) const OPERATOR: &str = "the-token-of-an-operator-0123456789";
 const READER: &str = "the-token-of-a-reader-0123456789abc";
@@ -113,11 +112,9 @@ async fn a_reader_signs_in_sees_no_buttons_and_signs_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_monitor_has_the_page_too_and_serves_jobs_to_nobody_else() {
     let place = tempfile::tempdir().expect("a directory");
-    let elasticsearch = servers::elasticsearch().await.url().to_owned();
-    let prefix = servers::fresh_prefix("page");
-    let engine = || Engine::Elasticsearch { urls: vec![elasticsearch.clone()], prefix: prefix.clone() };
-    let server = Server::start(engine(), &place.path().join("server.log")).await;
-    let monitor = Server::start_as("monitor", &[], engine(), &place.path().join("monitor.log")).await;
+    let engine = Engine::elasticsearch().await;
+    let server = Server::start(engine.clone(), &place.path().join("server.log")).await;
+    let monitor = Server::start_as("monitor", &[], engine.clone(), &place.path().join("monitor.log")).await;
     let job = serde_json::json!({"id": "one", "queue": "night", "kind": "k", "labels": {"month": "2030-01"}});
     let submitted = client().post(format!("{}/v1/jobs", server.url())).json(&job).send().await.expect("an answer");
     assert_eq!(submitted.status(), StatusCode::CREATED);

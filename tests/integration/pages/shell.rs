@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use super::page::End;
 use crate::program::{DEADLINE, PROGRAM};
-use crate::servers::{self, ports};
+use crate::servers::{self, IndexSet, ports};
 
 const SCRIPT: &str = include_str!("shell.sh");
 /// The Elasticsearch of the pages.
@@ -36,6 +36,7 @@ const HUNDREDS: std::ops::Range<u16> = 301..327;
 pub(super) struct Stand {
     ports: String,
     others: Vec<(&'static str, String)>,
+    _indices: Option<IndexSet>,
 }
 
 impl Stand {
@@ -44,14 +45,16 @@ impl Stand {
         let mut others: Vec<(&'static str, String)> =
             ["10.0.0.5", "jobs-1.example", "jobs-2.example"].map(|machine| (machine, "127.0.0.1".to_owned())).into();
         others.push(("/tmp/", format!("{}/", place.display())));
+        let mut indices = None;
         if needs_elasticsearch {
             let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-            let url = runtime.block_on(servers::elasticsearch()).url();
+            let own = runtime.block_on(servers::elasticsearch()).own_indices("pages");
             // All commands that have the URL as an option have these too. A migration waits for the longest search.
-            let options = format!("--index-prefix {} --query-time 2s", servers::fresh_prefix("pages"));
-            others.push((ELASTICSEARCH, format!("{url} {options}")));
+            let options = format!("--index-prefix {} --query-time 2s", own.prefix());
+            others.push((ELASTICSEARCH, format!("{} {options}", own.url())));
+            indices = Some(own);
         }
-        Self { ports: free_hundred(), others }
+        Self { ports: free_hundred(), others, _indices: indices }
     }
 
     fn exchange(&self, commands: &str) -> String {

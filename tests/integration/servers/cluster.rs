@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::node::{Distribution, POLL, START_DEADLINE, STARTING, wait_until_up};
 use super::ports;
 use super::watchdog::Watched;
+use super::{IndexSet, fresh_prefix};
 
 /// What each node gets; with all that a JVM needs besides, a node takes about 0.8 GiB.
 const HEAP_MIB: u32 = 512;
@@ -72,6 +73,11 @@ impl Cluster {
         }
         cluster.wait_until(0, "all nodes have joined", |health| health["number_of_nodes"] == count).await;
         cluster
+    }
+
+    /// Indices that the test makes itself, under a prefix with this name.
+    pub(crate) fn indices(&self, name: &str) -> IndexSet {
+        IndexSet::own(self.url(0), fresh_prefix(name))
     }
 
     /// The nodes' addresses, without a slash at the end, in the order of their numbers.

@@ -10,14 +10,15 @@
 //! Without any, the test fails and says what to install. A [`Cluster`] is always made of the third, because its nodes
 //! must be killed.
 //!
-//! The first two are shared by all tests of the process, so each test takes an index prefix of its own
-//! ([`fresh_prefix`]). What was started here ends with the test process, even one that panics or is killed
+//! The first two are shared by all tests of the process, so each test takes a set of indices for itself
+//! ([`SearchServer::index_set`]), or makes them under a prefix of its own ([`SearchServer::own_indices`]). What was started here ends with the test process, even one that panics or is killed
 //! ([`watchdog`]). It listens on loopback only, on ports that were free.
 //!
 //! The version of Elasticsearch is the one that `docker-compose.yml` names.
 
 mod cluster;
 mod docker;
+mod index_sets;
 mod jdk;
 mod maven;
 mod node;
@@ -34,6 +35,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::OnceCell;
 
 pub(crate) use cluster::Cluster;
+pub(crate) use index_sets::IndexSet;
 pub(crate) use nodejs::nodejs;
 
 use watchdog::Watched;
@@ -57,6 +59,21 @@ impl SearchServer {
     /// Its address, without a slash at the end.
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The indices of a store, opened and empty, which nobody else has until they are dropped.
+    pub(crate) async fn index_set(&self) -> IndexSet {
+        IndexSet::take(self).await
+    }
+
+    /// Indices that the test makes itself, under a prefix with this name, and that are removed after it.
+    pub(crate) fn own_indices(&self, name: &str) -> IndexSet {
+        self.indices_under(fresh_prefix(name))
+    }
+
+    /// The same under a prefix that the test chooses, on a server that no other test has.
+    pub(crate) fn indices_under(&self, prefix: String) -> IndexSet {
+        IndexSet::own(&self.url, prefix)
     }
 
     /// Whether it was started here, and so has the version that the project names; else an environment variable named
@@ -132,7 +149,7 @@ pub(crate) fn axe() -> Result<PathBuf, String> {
 }
 
 /// An index prefix that no other test has, in this process or another, now or before.
-pub(crate) fn fresh_prefix(test: &str) -> String {
+fn fresh_prefix(test: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let unique = uuid::Uuid::now_v7().simple();

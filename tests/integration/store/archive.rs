@@ -24,7 +24,7 @@ use super::conflict;
 use super::elasticsearch::{connect, patient};
 use super::sample::{id, plain_spec, queue, submit};
 use crate::proxy::{Fault, FaultProxy, Faults};
-use crate::servers::{self, SearchServer};
+use crate::servers::{IndexSet, SearchServer};
 
 /// Longer than jobs wait for their move, and than tombstones stand.
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -86,26 +86,29 @@ pub(crate) struct Site {
     /// When jobs of the test end: after now, so that what the store marks with the time itself is before it, and some
     /// days after a month's beginning, so that no month ends during the test.
     pub(crate) now: Timestamp,
+    _set: IndexSet,
 }
 
 impl Site {
     /// With stores that wait long for a server that is slow.
     pub(crate) async fn on(server: &SearchServer) -> Self {
-        Self::with(options(server.url(), &servers::fresh_prefix("archive"))).await
+        let set = server.index_set().await;
+        Self::with(options(set.url(), set.prefix()), set).await
     }
 
     /// With stores that wait for what is away as long as they do by default.
     pub(crate) async fn in_haste(server: &SearchServer) -> Self {
         let ElasticsearchOptions { request_timeout, read_timeout, write_timeout, .. } = ElasticsearchOptions::default();
-        let patient = options(server.url(), &servers::fresh_prefix("archive"));
-        Self::with(ElasticsearchOptions { request_timeout, read_timeout, write_timeout, ..patient }).await
+        let set = server.index_set().await;
+        let patient = options(set.url(), set.prefix());
+        Self::with(ElasticsearchOptions { request_timeout, read_timeout, write_timeout, ..patient }, set).await
     }
 
-    async fn with(options: ElasticsearchOptions) -> Self {
+    async fn with(options: ElasticsearchOptions, set: IndexSet) -> Self {
         let (url, prefix) = (options.urls[0].clone(), options.index_prefix.clone());
         let store: Arc<dyn Store> = Arc::new(connect(options.clone()).await);
         let (mortal, proxy) = mortal(&options).await;
-        Self { store, mortal, proxy, options, url, prefix, now: early_next_month() }
+        Self { store, mortal, proxy, options, url, prefix, now: early_next_month(), _set: set }
     }
 
     /// A store of another process that can die at any request.

@@ -7,16 +7,17 @@ use async_trait::async_trait;
 use leasehold::store::Store;
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 
-use crate::servers::{self, SearchServer};
+use crate::servers::{self, IndexSet, SearchServer};
 
-/// A store on Elasticsearch, under a prefix of its own.
-pub(crate) struct Elasticsearch(Arc<dyn Store>);
+/// A store on Elasticsearch, on a set of indices for itself.
+pub(crate) struct Elasticsearch(Arc<dyn Store>, #[expect(dead_code, reason = "given back when dropped")] IndexSet);
 
-/// A store on OpenSearch, under a prefix of its own.
-pub(crate) struct OpenSearch(Arc<dyn Store>);
+/// A store on OpenSearch, on a set of indices for itself.
+pub(crate) struct OpenSearch(Arc<dyn Store>, #[expect(dead_code, reason = "given back when dropped")] IndexSet);
 
-async fn fresh(server: &SearchServer) -> Arc<dyn Store> {
-    Arc::new(connect(patient(server.url(), &servers::fresh_prefix("store"))).await)
+async fn fresh(server: &SearchServer) -> (Arc<dyn Store>, IndexSet) {
+    let set = server.index_set().await;
+    (Arc::new(connect(patient(set.url(), set.prefix())).await), set)
 }
 
 /// Options with which nothing fails because a busy machine, or its disk, stands still for some seconds. For tests of
@@ -51,7 +52,8 @@ pub(crate) async fn connect(options: ElasticsearchOptions) -> ElasticsearchStore
 #[async_trait]
 impl super::Engine for Elasticsearch {
     async fn fresh() -> Self {
-        Self(fresh(servers::elasticsearch().await).await)
+        let (store, set) = fresh(servers::elasticsearch().await).await;
+        Self(store, set)
     }
 
     fn store(&self) -> &Arc<dyn Store> {
@@ -68,7 +70,8 @@ impl super::Engine for OpenSearch {
     const GROUPS_BY_LABELS: bool = false;
 
     async fn fresh() -> Self {
-        Self(fresh(servers::opensearch().await).await)
+        let (store, set) = fresh(servers::opensearch().await).await;
+        Self(store, set)
     }
 
     fn store(&self) -> &Arc<dyn Store> {

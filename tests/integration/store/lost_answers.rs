@@ -18,7 +18,7 @@ use super::records;
 use super::sample::{counted, json, submitted};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::seed;
-use crate::servers::{self, Cluster};
+use crate::servers::{self, Cluster, IndexSet};
 
 /// One answer in so many is spoiled.
 const ONE_IN: u32 = 3;
@@ -56,7 +56,7 @@ async fn a_lone_writer_sees_no_conflict_when_answers_are_cut_short() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_creates_of_one_id_behind_a_bad_network_one_wins() {
-    let (store, proxy) = behind(vec![Fault::Swallow, Fault::Reset, Fault::Cut]).await;
+    let (store, proxy, _set) = behind(vec![Fault::Swallow, Fault::Reset, Fault::Cut]).await;
     let wins: Vec<AtomicUsize> = (0..JOBS).map(|_| AtomicUsize::new(0)).collect();
 
     join_all((0..WRITERS).map(|_| async {
@@ -78,7 +78,7 @@ async fn of_many_creates_of_one_id_behind_a_bad_network_one_wins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lone_writer_of_a_record_sees_no_conflict_behind_a_bad_network() {
-    let (store, proxy) = &behind(vec![Fault::Swallow, Fault::Delay(DELAY), Fault::Reset, Fault::Cut]).await;
+    let (store, proxy, _set) = &behind(vec![Fault::Swallow, Fault::Delay(DELAY), Fault::Reset, Fault::Cut]).await;
 
     join_all((0..WRITERS).map(|writer| async move {
         let key = records::key(RecordKind::Lease, &format!("{writer}"));
@@ -102,7 +102,7 @@ async fn a_lone_writer_of_a_record_sees_no_conflict_behind_a_bad_network() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lone_writer_of_schedules_sees_no_conflict_behind_a_bad_network() {
-    let (store, proxy) = &behind(vec![Fault::Swallow, Fault::Delay(DELAY), Fault::Reset, Fault::Cut]).await;
+    let (store, proxy, _set) = &behind(vec![Fault::Swallow, Fault::Delay(DELAY), Fault::Reset, Fault::Cut]).await;
 
     join_all((0..WRITERS).map(|writer| async move {
         let write = |writes: Vec<ScheduleWrite>| async {
@@ -137,7 +137,7 @@ async fn a_lone_writer_of_schedules_sees_no_conflict_behind_a_bad_network() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_replaces_of_one_record_behind_a_bad_network_one_wins() {
-    let (store, proxy) = &behind(vec![Fault::Swallow, Fault::Reset, Fault::Cut]).await;
+    let (store, proxy, _set) = &behind(vec![Fault::Swallow, Fault::Reset, Fault::Cut]).await;
     let key = &records::key(RecordKind::Lease, "leader");
     let mut version = records::create(store, key, &records::number(0)).await.expect("nobody else creates it");
 
@@ -166,11 +166,12 @@ async fn of_many_replaces_of_one_record_behind_a_bad_network_one_wins() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_acknowledged_survives_the_loss_of_the_primary() {
     let cluster = Cluster::start(3).await;
-    let prefix = servers::fresh_prefix("lost");
+    let indices = cluster.indices("lost");
+    let prefix = indices.prefix();
     // Reads and writes wait for the election, however long a slow machine takes over it.
     let options = ElasticsearchOptions {
         urls: cluster.urls(),
-        index_prefix: prefix.clone(),
+        index_prefix: prefix.to_owned(),
         read_timeout: Duration::from_secs(120),
         write_timeout: Duration::from_secs(180),
         ..ElasticsearchOptions::default()
@@ -254,6 +255,7 @@ struct Silent {
     store: Arc<ElasticsearchStore>,
     clean: ElasticsearchStore,
     proxy: FaultProxy,
+    _set: IndexSet,
 }
 
 impl Silent {
@@ -261,13 +263,14 @@ impl Silent {
         let server = servers::elasticsearch().await;
         let faults = Faults { one_in: 1, seed: seed::any(), kinds: vec![Fault::Swallow] };
         let proxy = FaultProxy::start(server.url(), faults).await;
-        let options = ElasticsearchOptions { index_prefix: servers::fresh_prefix("silent"), ..options };
+        let set = server.index_set().await;
+        let options = ElasticsearchOptions { index_prefix: set.prefix().to_owned(), ..options };
         let clean = connect(ElasticsearchOptions { urls: vec![server.url().to_owned()], ..options.clone() }).await;
         // Only single requests are hasty: there is time to make them again.
         let (read_timeout, write_timeout) = (Duration::from_secs(120), Duration::from_secs(180));
         let patient = ElasticsearchOptions { read_timeout, write_timeout, ..options };
         let hasty = ElasticsearchOptions { urls: vec![proxy.url()], request_timeout: 2 * REQUEST_TIMEOUT, ..patient };
-        Self { store: Arc::new(connect(hasty).await), clean, proxy }
+        Self { store: Arc::new(connect(hasty).await), clean, proxy, _set: set }
     }
 
     fn write(&self, write: Write) -> JoinHandle<Result<Version, WriteError>> {
@@ -296,21 +299,19 @@ impl Silent {
     }
 }
 
-async fn behind(kinds: Vec<Fault>) -> (ElasticsearchStore, FaultProxy) {
+async fn behind(kinds: Vec<Fault>) -> (ElasticsearchStore, FaultProxy, IndexSet) {
     let server = servers::elasticsearch().await;
     let proxy = FaultProxy::start(server.url(), Faults { one_in: ONE_IN, seed: seed::any(), kinds }).await;
-    let options = patient(&proxy.url(), &servers::fresh_prefix("lost"));
-    // Made in peace, and opened again with less patience.
-    let made = connect(options.clone()).await;
-    made.close().await;
-    let options = ElasticsearchOptions { request_timeout: REQUEST_TIMEOUT, ..options };
+    let set = server.index_set().await;
+    let patient = patient(&proxy.url(), set.prefix());
+    let options = ElasticsearchOptions { request_timeout: REQUEST_TIMEOUT, ..patient };
     let store = connect(options).await;
     proxy.inject(true);
-    (store, proxy)
+    (store, proxy, set)
 }
 
 async fn a_lone_writer_sees_no_conflict(fault: Fault) {
-    let (store, proxy) = &behind(vec![fault]).await;
+    let (store, proxy, _set) = &behind(vec![fault]).await;
 
     let writers = join_all((0..WRITERS).map(|writer| async move {
         let mut own = Own::create(store, writer).await;

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::elasticsearch::{connect, patient};
 use super::sample::{counted, json as body, submitted};
 use crate::proxy::{Fault, FaultProxy, Faults};
-use crate::servers::{self, Cluster, SearchServer};
+use crate::servers::{Cluster, IndexSet, SearchServer};
 
 /// How many requests of a migration of one index change something: its mark, the block, the new index, its lineage, the
 /// aliases, and the end of the former index.
@@ -32,6 +32,7 @@ const JOBS: usize = 12;
 struct Site {
     options: ElasticsearchOptions,
     store: Arc<ElasticsearchStore>,
+    _indices: IndexSet,
 }
 
 /// What writes without a pause, until it is told to stop.
@@ -43,14 +44,12 @@ struct Writer {
 impl Site {
     /// With an index of live jobs of so many shards, and one of bodies of so many.
     async fn on(server: &SearchServer, jobs: u32, bodies: u32) -> Self {
-        Self::at(server.url(), jobs, bodies, Some(0)).await
+        Self::at(server.own_indices("resize"), jobs, bodies, Some(0)).await
     }
 
-    async fn at(url: &str, jobs: u32, bodies: u32, replicas: Option<u32>) -> Self {
-        let options = ElasticsearchOptions {
-            query_time: Duration::from_millis(200),
-            ..patient(url, &servers::fresh_prefix("resize"))
-        };
+    async fn at(indices: IndexSet, jobs: u32, bodies: u32, replicas: Option<u32>) -> Self {
+        let options =
+            ElasticsearchOptions { query_time: Duration::from_millis(200), ..patient(indices.url(), indices.prefix()) };
         let with = |shards| ElasticsearchOptions { shards: Some(shards), replicas, ..options.clone() };
         connect(with(bodies)).await.close().await;
         if jobs != bodies {
@@ -58,7 +57,7 @@ impl Site {
             connect(with(jobs)).await.close().await;
         }
         let store = Arc::new(connect(options.clone()).await);
-        Self { options, store }
+        Self { options, store, _indices: indices }
     }
 
     async fn create(&self, name: &str) -> (Arc<Job>, Version) {
@@ -326,8 +325,9 @@ async fn a_block_that_is_nobodys_is_left_alone(server: &'static SearchServer) {
 }
 
 async fn jobs_and_bodies_have_the_shards_that_are_set_and_the_others_one(server: &'static SearchServer) {
-    let prefix = servers::fresh_prefix("shards");
-    let options = ElasticsearchOptions { shards: Some(3), replicas: Some(0), ..patient(server.url(), &prefix) };
+    let indices = server.own_indices("shards");
+    let own = patient(indices.url(), indices.prefix());
+    let options = ElasticsearchOptions { shards: Some(3), replicas: Some(0), ..own };
     let _store = connect(options.clone()).await;
     let shards = async |name: &str| {
         let path = format!("{{prefix}}{name}-000001?flat_settings=true");
@@ -355,7 +355,7 @@ async fn jobs_and_bodies_have_the_shards_that_are_set_and_the_others_one(server:
 #[tokio::test(flavor = "multi_thread")]
 async fn on_three_nodes_an_index_is_split_over_them_and_shrunk_when_its_shards_have_come_together() {
     let cluster = Cluster::start(3).await;
-    let site = Site::at(cluster.url(0), 1, 1, None).await;
+    let site = Site::at(cluster.indices("resize"), 1, 1, None).await;
     let writer = site.write_on(site.create_many().await);
     site.migrate(Some(6)).await;
     site.is_clean(6).await;

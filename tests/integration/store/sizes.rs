@@ -57,9 +57,10 @@ async fn a_thousand_long_jobs_are_written_and_with_them_a_short_one_on_opensearc
 
 async fn a_thousand_long_jobs_are_written_and_with_them_a_short_one(server: &SearchServer) {
     // Patient: what is asked of the server is much, and the machine may be busy.
+    let set = server.index_set().await;
     let store = connect(ElasticsearchOptions {
         urls: vec![server.url().to_owned()],
-        index_prefix: servers::fresh_prefix("sizes"),
+        index_prefix: set.prefix().to_owned(),
         request_timeout: Duration::from_secs(60),
         write_timeout: Duration::from_secs(300),
         ..ElasticsearchOptions::default()
@@ -95,9 +96,10 @@ async fn what_something_on_the_way_finds_too_long_goes_in_pieces_and_only_what_i
     let server = servers::elasticsearch().await;
     let faults = Faults { one_in: 1, seed: 1, kinds: vec![Fault::Reset] };
     let proxy = FaultProxy::start(server.url(), faults).await;
+    let set = server.index_set().await;
     let options = ElasticsearchOptions {
         urls: vec![proxy.url()],
-        index_prefix: servers::fresh_prefix("sizes"),
+        index_prefix: set.prefix().to_owned(),
         ..ElasticsearchOptions::default()
     };
     let store = connect(options).await;
@@ -124,7 +126,8 @@ async fn more_names_of_resources_than_the_index_takes_are_refused_on_opensearch(
 }
 
 async fn more_names_of_resources_than_the_index_takes_are_refused(server: &SearchServer) {
-    let store = connect(patient(server.url(), &servers::fresh_prefix("names"))).await;
+    let indices = server.own_indices("names");
+    let store = connect(patient(server.url(), indices.prefix())).await;
     let write = async |id: &str, names: std::ops::Range<usize>| {
         let resources = names.map(|name| (format!("resource-{name}"), 1)).collect();
         let job = submit(id, JobSpec { resources, ..plain_spec() }, at(0), at(0));

@@ -15,7 +15,7 @@ use super::elasticsearch::{connect, patient};
 use super::sample::{at, in_state, submitted};
 use super::schedule_queries::filter;
 use super::schedules::{created, due};
-use crate::servers::{self, SearchServer};
+use crate::servers::{self, IndexSet, SearchServer};
 
 const JOBS: usize = 8_000;
 
@@ -28,9 +28,9 @@ async fn full_store(query_time: Duration) -> (EmbeddedStore, TempDir) {
     (store, directory)
 }
 
-/// Options for a store on a search server, under a prefix of its own.
-fn fresh(server: &SearchServer) -> ElasticsearchOptions {
-    patient(server.url(), &servers::fresh_prefix("slow"))
+/// Options for a store on a set of indices of a search server's.
+fn fresh(set: &IndexSet) -> ElasticsearchOptions {
+    patient(set.url(), set.prefix())
 }
 
 /// Opens a store with as many finished jobs on a search server.
@@ -77,7 +77,8 @@ fn hostile_to_schedules() -> ListSchedules {
 
 /// A query that the server is still at when its time is over is refused for good.
 async fn a_server_ends_a_query_that_takes_too_long(server: &SearchServer) {
-    let options = ElasticsearchOptions { query_time: Duration::from_millis(100), ..fresh(server) };
+    let set = server.index_set().await;
+    let options = ElasticsearchOptions { query_time: Duration::from_millis(100), ..fresh(&set) };
     let store = full_server(options).await;
     let search = hostile();
     let refused = store.search(&search).await;
@@ -97,8 +98,9 @@ async fn a_server_ends_a_query_that_takes_too_long(server: &SearchServer) {
 
 /// The time of one request is no bound for a query.
 async fn a_server_is_given_the_time_that_a_query_may_take(server: &SearchServer) {
+    let set = server.index_set().await;
     let (request_timeout, query_time) = (Duration::from_secs(5), Duration::from_secs(300));
-    let options = ElasticsearchOptions { request_timeout, query_time, ..fresh(server) };
+    let options = ElasticsearchOptions { request_timeout, query_time, ..fresh(&set) };
     let store = full_server(options).await;
     let found = store.search(&hostile()).await.expect("found in its time");
     assert!(found.is_empty());

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::is_moved;
 use super::options;
 use crate::proxy::{Fault, FaultProxy, Faults};
-use crate::servers::{self, SearchServer};
+use crate::servers::{IndexSet, SearchServer};
 use crate::store::elasticsearch::connect;
 use crate::store::sample::id;
 
@@ -44,8 +44,9 @@ struct Former {
 
 impl Former {
     /// Makes the indices, under a prefix of their own, with `change` made to the mapping of jobs.
-    async fn make(&self, change: impl FnOnce(&mut Value)) -> ElasticsearchOptions {
-        let options = options(self.server.url(), &servers::fresh_prefix("former"));
+    async fn make(&self, change: impl FnOnce(&mut Value)) -> (ElasticsearchOptions, IndexSet) {
+        let indices = self.server.own_indices("former");
+        let options = options(indices.url(), indices.prefix());
         let mut change = Some(change);
         for (name, mapping) in MAPPINGS {
             let mut definition: Value = serde_json::from_str(mapping).expect("JSON");
@@ -68,7 +69,7 @@ impl Former {
             document["id"] = json!(job);
             self.put(&format!("{}jobs/_doc/{job}?refresh=true", options.index_prefix), &document).await;
         }
-        options
+        (options, indices)
     }
 
     async fn put(&self, path: &str, body: &Value) {
@@ -113,7 +114,7 @@ async fn holds_its_jobs(options: &ElasticsearchOptions) {
 }
 
 async fn an_earlier_versions_indices_are_refused_until_they_are_migrated(former: Former) {
-    let options = former.make(|_| {}).await;
+    let (options, _indices) = former.make(|_| {}).await;
     assert!(refusal(&options).await.contains("leasehold migrate"));
     // Planning changes nothing.
     let planned = Migration::plan(options.clone()).await.expect("it can be migrated");
@@ -129,7 +130,7 @@ async fn an_earlier_versions_indices_are_refused_until_they_are_migrated(former:
 async fn a_migration_goes_on_wherever_the_one_before_ended(former: Former) {
     let mut ended_before = 0;
     for requests in 0..=MANY {
-        let options = former.make(|_| {}).await;
+        let (options, _indices) = former.make(|_| {}).await;
         let proxy =
             FaultProxy::start(former.server.url(), Faults { one_in: 1, seed: 1, kinds: vec![Fault::Reset] }).await;
         let through = ElasticsearchOptions { urls: vec![proxy.url()], ..options.clone() };
@@ -146,7 +147,7 @@ async fn a_migration_goes_on_wherever_the_one_before_ended(former: Former) {
 }
 
 async fn two_migrations_at_once_do_no_harm(former: Former) {
-    let options = former.make(|_| {}).await;
+    let (options, _indices) = former.make(|_| {}).await;
     let (one, other) = tokio::join!(Migration::plan(options.clone()), Migration::plan(options.clone()));
     let (one, other) = (one.expect("it can be migrated"), other.expect("it can be migrated"));
     let (one, other) = tokio::join!(one.apply(|_| {}), other.apply(|_| {}));
@@ -155,14 +156,14 @@ async fn two_migrations_at_once_do_no_harm(former: Former) {
 }
 
 async fn what_cannot_be_changed_in_place_is_refused_before_anything_is_done(former: Former) {
-    let options =
+    let (options, _text) =
         former.make(|definition| definition["mappings"]["properties"]["queue"] = json!({"type": "text"})).await;
     let refused = Migration::plan(options.clone()).await.map(|migration| migration.changes().count());
     let refused = refused.expect_err("a text is no keyword").to_string();
     assert!(refused.contains("`queue`") && refused.contains("another index prefix"), "{refused}");
     assert!(refusal(&options).await.contains("leasehold migrate"));
 
-    let options = former.make(|definition| definition["mappings"]["_meta"] = json!({})).await;
+    let (options, _foreign) = former.make(|definition| definition["mappings"]["_meta"] = json!({})).await;
     let refused = Migration::plan(options).await.map(|migration| migration.changes().count());
     assert!(refused.expect_err("somebody else's").to_string().contains("no mapping of leasehold's"));
 }

@@ -1,0 +1,236 @@
+//! Sets of indices that tests take in turn.
+//!
+//! To make the four indices and five templates of a store costs a server more than most tests do with them, and each
+//! set that stays makes the next one dearer. So a set that a test has given back is emptied and goes to the next test.
+//! A set whose indices or templates are not what they were at first is removed instead: what a test changes there
+//! never reaches another one.
+//!
+//! A test whose subject is how indices are made, changed or lost makes its own, under a prefix that nobody else has.
+//! They are removed after it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use leasehold::store::Store as _;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::{SearchServer, announce, fresh_prefix};
+use crate::store::elasticsearch::{connect, patient};
+
+/// How long a set rests before it is emptied, so that what a test sent last has arrived.
+const REST: Duration = Duration::from_secs(1);
+/// The number of documents from which on it costs less to remove a set than to empty it.
+const MOST_EMPTIED: u64 = 5_000;
+/// The number of documents deleted by one request.
+const PAGE: u64 = 1_000;
+/// How long one request about a set may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The sets that are empty, by the server's address.
+static EMPTY: Mutex<BTreeMap<String, Vec<Made>>> = Mutex::new(BTreeMap::new());
+/// Where sets go that are given back.
+static RETURNED: Mutex<Option<UnboundedSender<(Made, Instant)>>> = Mutex::new(None);
+
+/// The indices under one prefix, which are this test's own until this is dropped.
+///
+/// Whatever writes to them must be dropped before.
+#[derive(Debug)]
+pub(crate) struct IndexSet {
+    made: Option<Made>,
+}
+
+impl IndexSet {
+    /// Takes an empty set of the server's, or makes one.
+    pub(super) async fn take(server: &SearchServer) -> Self {
+        let url = server.url();
+        loop {
+            let empty = EMPTY.lock().get_mut(url).and_then(Vec::pop);
+            let Some(made) = empty else { break };
+            match made.count().await {
+                Ok(0) => return Self { made: Some(made) },
+                written => {
+                    announce(&format!("{} was written to after it was given back: {written:?}", made.prefix));
+                    made.remove().await;
+                }
+            }
+        }
+        Self { made: Some(Made::new(url).await) }
+    }
+
+    /// Indices that the test makes, under this prefix.
+    pub(super) fn own(url: &str, prefix: String) -> Self {
+        let made = Made { url: url.to_owned(), prefix, http: client(), first: None };
+        Self { made: Some(made) }
+    }
+
+    /// The prefix of the names of its indices.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.made().prefix
+    }
+
+    /// The server's address.
+    pub(crate) fn url(&self) -> &str {
+        &self.made().url
+    }
+
+    fn made(&self) -> &Made {
+        self.made.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for IndexSet {
+    fn drop(&mut self) {
+        let Some(made) = self.made.take() else { return };
+        let mut returned = RETURNED.lock();
+        let sender = returned.get_or_insert_with(|| {
+            let (sender, receiver) = unbounded_channel();
+            std::thread::spawn(move || empty_all(receiver));
+            sender
+        });
+        // Without the thread the set stays where it is, and the next test makes one.
+        let _sent = sender.send((made, Instant::now()));
+    }
+}
+
+/// Empties what is given back for as long as the process runs: the runtimes of tests end with them.
+fn empty_all(mut returned: UnboundedReceiver<(Made, Instant)>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async move {
+        while let Some((made, at)) = returned.recv().await {
+            tokio::time::sleep_until((at + REST).into()).await;
+            match made.empty().await {
+                Ok(true) => EMPTY.lock().entry(made.url.clone()).or_default().push(made),
+                Ok(false) | Err(_) => made.remove().await,
+            }
+        }
+    });
+}
+
+/// What a server says of a set: its indices with their settings, mappings and aliases, and its templates.
+#[derive(Debug, PartialEq)]
+struct Description {
+    indices: BTreeMap<String, Value>,
+    templates: BTreeMap<String, Value>,
+}
+
+/// A set, and what it was at first.
+#[derive(Debug)]
+struct Made {
+    url: String,
+    prefix: String,
+    http: reqwest::Client,
+    /// `None` where a test makes the indices.
+    first: Option<Description>,
+}
+
+impl Made {
+    async fn new(url: &str) -> Self {
+        let prefix = fresh_prefix("set");
+        connect(patient(url, &prefix)).await.close().await;
+        let mut made = Self { url: url.to_owned(), prefix, http: client(), first: None };
+        made.first = Some(made.description().await.expect("a set that was just made can be described"));
+        made
+    }
+
+    /// Removes all that came since the set was made. Returns whether it is now what it was then.
+    async fn empty(&self) -> Result<bool, String> {
+        let Some(first) = &self.first else { return Ok(false) };
+        self.remove_streams().await?;
+        let now = self.description().await?;
+        for (kind, found, first) in
+            [("", &now.indices, &first.indices), ("_index_template/", &now.templates, &first.templates)]
+        {
+            for name in found.keys().filter(|name| !first.contains_key(*name)) {
+                self.call(reqwest::Method::DELETE, &format!("{kind}{name}"), None).await?;
+            }
+        }
+        let documents = self.count().await?;
+        if documents > MOST_EMPTIED {
+            return Ok(false);
+        }
+        for _ in 0..documents.div_ceil(PAGE) {
+            self.delete_some().await?;
+        }
+        Ok(self.count().await? == 0 && self.description().await? == *first)
+    }
+
+    /// The number of documents, of those acknowledged.
+    async fn count(&self) -> Result<u64, String> {
+        self.call(reqwest::Method::POST, &format!("{}*/_refresh", self.prefix), None).await?;
+        let answer = self.call(reqwest::Method::GET, &format!("{}*/_count", self.prefix), None).await?;
+        answer["count"].as_u64().filter(|_| answer["_shards"]["failed"] == 0).ok_or_else(|| answer.to_string())
+    }
+
+    async fn delete_some(&self) -> Result<(), String> {
+        let search = json!({ "size": PAGE, "_source": false, "sort": ["_doc"] });
+        let path = format!("{}*/_search", self.prefix);
+        let found = self.call(reqwest::Method::POST, &path, Some(search.to_string())).await?;
+        let hits = found["hits"]["hits"].as_array().ok_or_else(|| found.to_string())?;
+        let delete = |hit: &Value| json!({ "delete": { "_index": hit["_index"], "_id": hit["_id"] } }).to_string();
+        let lines: Vec<String> = hits.iter().map(delete).collect();
+        let answer = self.call(reqwest::Method::POST, "_bulk", Some(lines.join("\n") + "\n")).await?;
+        (answer["errors"] == false).then_some(()).ok_or_else(|| answer.to_string())
+    }
+
+    async fn description(&self) -> Result<Description, String> {
+        let path = format!("{}*?flat_settings=true&expand_wildcards=all", self.prefix);
+        let indices = self.call(reqwest::Method::GET, &path, None).await?;
+        let path = format!("_index_template/{}*?flat_settings=true", self.prefix);
+        let templates = self.call(reqwest::Method::GET, &path, None).await?;
+        let named = |one: &Value| (one["name"].as_str().unwrap_or_default().to_owned(), one.clone());
+        Ok(Description {
+            indices: indices.as_object().into_iter().flatten().map(|(name, one)| (name.clone(), one.clone())).collect(),
+            templates: templates["index_templates"].as_array().into_iter().flatten().map(named).collect(),
+        })
+    }
+
+    async fn remove_streams(&self) -> Result<(), String> {
+        let path = format!("_data_stream/{}*", self.prefix);
+        let found = self.call(reqwest::Method::GET, &path, None).await?;
+        for stream in found["data_streams"].as_array().into_iter().flatten() {
+            let name = stream["name"].as_str().unwrap_or_default();
+            self.call(reqwest::Method::DELETE, &format!("_data_stream/{name}"), None).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the set. What cannot be removed ends with the server.
+    async fn remove(&self) {
+        let removed = async {
+            self.remove_streams().await?;
+            let now = self.description().await?;
+            for name in now.indices.keys() {
+                self.call(reqwest::Method::DELETE, name, None).await?;
+            }
+            for name in now.templates.keys() {
+                self.call(reqwest::Method::DELETE, &format!("_index_template/{name}"), None).await?;
+            }
+            Ok::<_, String>(())
+        };
+        // A server of the test's own has ended with it.
+        let _removed = removed.await;
+    }
+
+    /// Asks the server. What is not there is an empty object.
+    async fn call(&self, method: reqwest::Method, path: &str, body: Option<String>) -> Result<Value, String> {
+        let mut request = self.http.request(method, format!("{}/{path}", self.url));
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body);
+        }
+        let answer = request.send().await.map_err(|error| error.to_string())?;
+        let (status, text) = (answer.status(), answer.text().await.map_err(|error| error.to_string())?);
+        match status.as_u16() {
+            404 => Ok(json!({})),
+            200..300 => serde_json::from_str(&text).map_err(|error| format!("{error}: {text}")),
+            _ => Err(format!("{path}: {status}: {text}")),
+        }
+    }
+}
+
+/// A client that keeps no connections: those of one test's runtime end with it.
+fn client() -> reqwest::Client {
+    let client = reqwest::Client::builder().pool_max_idle_per_host(0).timeout(PATIENCE);
+    client.build().expect("a client")
+}
