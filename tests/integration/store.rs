@@ -16,7 +16,7 @@ mod outputs;
 mod records;
 mod resize;
 mod roundtrip;
-mod sample;
+pub(crate) mod sample;
 mod schedule_queries;
 mod schedules;
 mod searches;

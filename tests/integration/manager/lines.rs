@@ -342,7 +342,7 @@ struct Pair {
     store: Arc<dyn Store>,
     stop: Arc<Stop>,
     managers: [Manager; 2],
-    _set: IndexSet,
+    set: IndexSet,
 }
 
 impl Pair {
@@ -352,7 +352,13 @@ impl Pair {
         let stop = Arc::new(Stop { left: AtomicI64::new(-1), gate: Gate::default() });
         let managers = [Interfered::around(Arc::clone(&store), &stop), Arc::clone(&store)]
             .map(|store| Manager::start(store, Arc::clone(&clock) as Arc<dyn Clock>, config()));
-        Self { store, stop, managers, _set: set }
+        Self { store, stop, managers, set }
+    }
+
+    /// Ends the managers, so that another pair can have the indices.
+    async fn end(self) {
+        join_all(self.managers.iter().map(Manager::shutdown)).await;
+        self.set.give_back();
     }
 
     async fn submit(&self, manager: usize) -> JobId {
@@ -447,6 +453,7 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_submission_does_not_
         let is_ordered = |ids: &[&JobId]| ids.windows(2).all(|pair| place(pair[0]) < place(pair[1]));
         assert!(is_ordered(&expected), "stopped after {points}: {ran:?}, expected {expected:?}");
         assert!(is_ordered(&[&before, &of_call[0], &of_call[1], &after]), "stopped after {points}: {ran:?}");
+        pair.end().await;
         is_stopped
     })
     .await;
@@ -470,6 +477,7 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_retry_does_not_chang
         let ran = pair.run_all(if is_stopped { 3 } else { 2 }).await;
         assert_eq!(ran[0], before, "stopped after {points}: {ran:?}");
         assert!(ran.contains(&ended) && meanwhile.get().is_none_or(|id| ran.contains(id)), "{points}: {ran:?}");
+        pair.end().await;
         is_stopped
     })
     .await;
@@ -509,6 +517,7 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_claim_lets_none_run_
         // What was claimed by the stopped one is the first that has not ended.
         assert_eq!(ran, jobs[..ran.len()], "stopped after {points}");
         assert!(claimed.iter().all(|one| one.job.id == jobs[ran.len()]), "stopped after {points}: {claimed:?}");
+        pair.end().await;
         is_stopped
     })
     .await;

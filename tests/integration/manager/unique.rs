@@ -243,7 +243,7 @@ struct Pair {
     store: Arc<dyn Store>,
     stop: Arc<Stop>,
     managers: [Manager; 2],
-    _set: IndexSet,
+    set: IndexSet,
 }
 
 impl Pair {
@@ -253,7 +253,13 @@ impl Pair {
         let stop = Arc::new(Stop { left: AtomicI64::new(-1), gate: Gate::default() });
         let managers = [Interfered::around(Arc::clone(&store), &stop), Arc::clone(&store)]
             .map(|store| Manager::start(store, Arc::clone(&clock) as Arc<dyn Clock>, config()));
-        Self { store, stop, managers, _set: set }
+        Self { store, stop, managers, set }
+    }
+
+    /// Ends the managers, so that another pair can have the indices.
+    async fn end(self) {
+        join_all(self.managers.iter().map(Manager::shutdown)).await;
+        self.set.give_back();
     }
 
     async fn submit(&self, manager: usize, job: NewJob) -> Result<Submitted, ManagerError> {
@@ -321,7 +327,9 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_submission_makes_no_
                 Err(error) => panic!("stopped after {points}: {error}"),
             }
         };
-        pair.stopped_after(points, first, pair.submit(1, unique("a"))).await
+        let is_stopped = pair.stopped_after(points, first, pair.submit(1, unique("a"))).await;
+        pair.end().await;
+        is_stopped
     })
     .await;
 }
@@ -341,7 +349,9 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_retry_makes_no_secon
                 Err(error) => panic!("stopped after {points}: {error}"),
             }
         };
-        pair.stopped_after(points, first, pair.submit(1, unique("a"))).await
+        let is_stopped = pair.stopped_after(points, first, pair.submit(1, unique("a"))).await;
+        pair.end().await;
+        is_stopped
     })
     .await;
 }

@@ -49,7 +49,6 @@ async fn start(image: ContainerRequest<GenericImage>) -> Result<SearchServer, St
     let image = image
         .with_env_var("discovery.type", "single-node")
         .with_env_var("cluster.routing.allocation.disk.threshold_enabled", "false")
-        .with_env_var(node::MAX_SHARDS.0, node::MAX_SHARDS.1)
         .with_startup_timeout(node::START_DEADLINE);
     let container = image.start().await.map_err(|error| format!("Docker cannot run the image: {error}"))?;
     remove_with_this_process(container.id())?;

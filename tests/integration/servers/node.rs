@@ -22,10 +22,6 @@ const START_ATTEMPTS: usize = 3;
 /// The runner of OpenSearch takes no port above this.
 const OPENSEARCH_PORTS: std::ops::RangeInclusive<u16> = 9_201..=9_299;
 
-/// The most shards on a node, and the setting: a server lives as long as all tests, each with indices of its own, and
-/// takes a thousand by default.
-pub(super) const MAX_SHARDS: (&str, &str) = ("cluster.max_shards_per_node", "5000");
-
 /// What an Elasticsearch is started from.
 pub(super) struct Distribution {
     home: PathBuf,
@@ -93,7 +89,6 @@ impl Distribution {
             .env_remove("JAVA_OPTS");
         let own = [
             ("cluster.routing.allocation.disk.threshold_enabled", "false".to_owned()),
-            (MAX_SHARDS.0, MAX_SHARDS.1.to_owned()),
             ("network.host", "127.0.0.1".to_owned()),
             ("http.port", http_port.to_string()),
             ("path.data", server.join("data").display().to_string()),
@@ -186,10 +181,7 @@ fn start_opensearch(jdk: &Jdk, jars: &Path, http_port: u16, cluster: &str) -> Re
     for part in ["tmp", "config"] {
         std::fs::create_dir(server.join(part)).map_err(told)?;
     }
-    let (setting, most) = MAX_SHARDS;
-    let settings = format!(
-        "network.host: 127.0.0.1\ncluster.routing.allocation.disk.threshold_enabled: false\n{setting}: {most}\n"
-    );
+    let settings = "network.host: 127.0.0.1\ncluster.routing.allocation.disk.threshold_enabled: false\n";
     std::fs::write(server.join("config/opensearch.yml"), settings).map_err(told)?;
 
     let mut command = Command::new(jdk.java());
