@@ -8,6 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::machine;
 use crate::program::{Started, leasehold, run};
 use crate::servers;
 
@@ -20,6 +21,7 @@ fn rows(output: &str) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn managers_over_one_elasticsearch_and_the_textbook_protocol_do_every_job_once() {
+    let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");
     let url = servers::elasticsearch().await.url();
     let what =
@@ -58,6 +60,7 @@ async fn managers_over_one_elasticsearch_and_the_textbook_protocol_do_every_job_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whole_lives_are_measured_beside_the_writes_that_they_consist_of() {
+    let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");
     let url = servers::elasticsearch().await.url();
     let what = ["bench", "--scenario", "scaling", "--elasticsearch-url", url, "--managers", "2", "--ceiling"];
@@ -75,6 +78,7 @@ async fn whole_lives_are_measured_beside_the_writes_that_they_consist_of() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_bench_leaves_none_of_the_processes_that_it_started() {
+    let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");
     let (home, java) = servers::distribution().await;
     let what = ["bench", "--scenario", "scaling", "--jobs", "200000", "--elasticsearch-home"].map(Into::into);
@@ -133,6 +137,7 @@ fn node_directory(process: &str) -> Option<PathBuf> {
 
 #[test]
 fn flags_that_do_not_fit_the_scenario_are_refused() {
+    let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");
     let refused = |arguments: &[&str], words: &[&str]| {
         let said = run(place.path(), ["bench"].iter().chain(arguments)).expect(2).stderr();
@@ -162,6 +167,7 @@ fn flags_that_do_not_fit_the_scenario_are_refused() {
 
 #[test]
 fn the_simulation_shows_both_rules_and_follows_from_its_seed() {
+    let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");
     let simulated = |seed: &str| {
         let what = ["bench", "--scenario", "model", "--managers", "4", "--jobs", "8000", "--json", "--seed", seed];

@@ -3,10 +3,12 @@
 
 use leasehold::store::Store;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
-use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 use super::{ACKNOWLEDGED, Acknowledged, Writer, trace, writer_command, writer_directory};
-use crate::machine;
+use crate::machine::{self, Budget};
+use crate::seed;
 
 /// With a log of so short segments and a database that is written so often that everything happens all the time.
 fn options() -> EmbeddedOptions {
@@ -31,9 +33,6 @@ const CALLS: [(&str, Option<&str>, u32); 10] = [
 /// What a flush is written to.
 const JOURNAL: &str = "store/0.jnl";
 
-/// How often each call is the last one.
-const ROUNDS: u32 = 5;
-
 /// How many jobs a process gets to live at most.
 const LIVES: u32 = 320;
 
@@ -49,8 +48,14 @@ fn a_process_that_ends_at_any_call_loses_nothing_that_it_acknowledged() {
     let data = directory.path().canonicalize().expect("it exists").join("data");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let mut acknowledged = Acknowledged::default();
-    for (call, file, most) in (0..ROUNDS).flat_map(|_| CALLS) {
-        let at = rand::rng().random_range(1..=most);
+    let mut random = StdRng::seed_from_u64(seed::usual());
+    let budget = Budget::begin();
+    let mut calls = CALLS.iter().cycle().enumerate();
+    // Each call at least once, however slow the machine is.
+    while let Some((_, (call, file, most))) =
+        calls.next().filter(|(number, _)| *number < CALLS.len() || budget.is_left())
+    {
+        let at = random.random_range(1..=*most);
         let fault = format!("--inject={call}:signal=KILL:when={at}");
         let only = file.map(|file| format!("--trace-path={}", data.join(file).display()));
         let calls = format!("--trace={call}");

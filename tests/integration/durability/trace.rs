@@ -17,7 +17,7 @@ pub(crate) enum Event {
     Acknowledged,
 }
 
-/// The command that traces all threads of a program into the file `log`.
+/// The command that traces all threads of a program into the file `log`, and lets calls that are not traced pass.
 ///
 /// # Panics
 /// When there is no `strace`.
@@ -27,7 +27,7 @@ pub(crate) fn strace(log: &Path, options: &[&str]) -> Vec<OsString> {
         found.is_ok_and(|status| status.success()),
         "this test needs `strace` to see what the store asks of the operating system: `apt-get install strace`"
     );
-    let fixed = ["strace", "--follow-forks", "--quiet=all", "--string-limit=16", "--output"];
+    let fixed = ["strace", "--follow-forks", "--seccomp-bpf", "--quiet=all", "--string-limit=16", "--output"];
     let mut command: Vec<OsString> = fixed.into_iter().map(OsString::from).collect();
     command.push(log.as_os_str().to_owned());
     command.extend(options.iter().map(OsString::from));

@@ -70,7 +70,7 @@ async fn promises_are_kept_behind(fault: Fault) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_when_the_node_with_the_primary_is_killed() {
-    let _share = machine::with_others();
+    let _share = machine::with_few_others();
     let logs = TempDir::new().expect("a directory");
     let cluster = Cluster::start(3).await;
     let indices = Arc::new(cluster.indices("cluster"));

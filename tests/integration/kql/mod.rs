@@ -1,16 +1,16 @@
 //! The query language on real servers: whatever the evaluator says of a job or a schedule, the server says too.
 //!
-//! Jobs, schedules and queries are made up at random from a seed that a failure names (`LEASEHOLD_KQL_SEED` repeats
-//! it), and the query is made as short as it can be and still fail.
+//! Jobs, schedules and queries are made up at random from a seed that a failure names (`LEASEHOLD_TEST_SEED` repeats
+//! it), and the query is made as short as it can be and still fail. As many queries are asked as a budget allows.
 
 mod embedded;
 mod jobs;
 mod queries;
 mod schedules;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold::clock::{Clock, SystemClock, Timestamp};
 use leasehold::job::{Job, NewBody, Owner, Phase};
@@ -26,6 +26,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
+use crate::machine::Budget;
+use crate::seed;
 use crate::servers::{self, IndexSet, SearchServer};
 use crate::store::elasticsearch::patient;
 
@@ -33,8 +35,6 @@ use crate::store::elasticsearch::patient;
 const ASKED: usize = 1_000;
 /// How many go in one write.
 const BATCH: usize = 250;
-/// The seed, unless `LEASEHOLD_KQL_SEED` names another.
-const SEED: u64 = 20_261_121;
 
 /// What queries are about.
 #[derive(Clone, Debug)]
@@ -93,7 +93,7 @@ struct Comparison {
 
 impl Comparison {
     async fn of_jobs(server: &SearchServer) -> Self {
-        let seed = seed();
+        let seed = seed::usual();
         let (set, store, search) = connect(server, "jobs").await;
         let made = jobs::made_up(seed, ASKED, SystemClock::default().now());
         for batch in made.chunks(BATCH) {
@@ -110,7 +110,7 @@ impl Comparison {
     }
 
     async fn of_schedules(server: &SearchServer) -> Self {
-        let seed = seed();
+        let seed = seed::usual();
         let (set, store, search) = connect(server, "schedules").await;
         let made = schedules::made_up(seed, ASKED, SystemClock::default().now());
         let create = |schedule: &Arc<Schedule>| ScheduleWrite::Create { schedule: Arc::clone(schedule) };
@@ -210,10 +210,6 @@ async fn connect(server: &SearchServer, index: &str) -> (IndexSet, Elasticsearch
     (set, store, search)
 }
 
-fn seed() -> u64 {
-    std::env::var("LEASEHOLD_KQL_SEED").map_or(SEED, |seed| seed.parse().expect("LEASEHOLD_KQL_SEED is a number"))
-}
-
 /// Whether the query asks for labels otherwise than by a whole value. OpenSearch has another type of field for them,
 /// which has no bound on their length and other ideas of their parts and order.
 fn asks_for_parts_of_labels(plan: &Plan) -> bool {
@@ -230,12 +226,13 @@ fn asks_for_parts_of_labels(plan: &Plan) -> bool {
     }
 }
 
-/// Asks the server and the evaluator the queries `cases` and `count` random ones, of those that are `fit`.
+/// Asks the server and the evaluator the queries `cases`, and random ones for as long as the budget allows, of those
+/// that are `fit`.
 async fn differ_nowhere(
     comparison: Comparison,
     cases: &[&str],
     queries: impl Strategy<Value = String>,
-    (count, fit): (u32, fn(&Plan) -> bool),
+    fit: fn(&Plan) -> bool,
 ) {
     let seed = comparison.seed;
     for query in cases {
@@ -244,36 +241,55 @@ async fn differ_nowhere(
             comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("seed {seed}: {difference}"));
         }
     }
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let config = Config { cases: count, failure_persistence: None, max_global_rejects: count * 4, ..Config::default() };
-    let (told_apart, all_asked) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let result = TestRunner::new_with_rng(config, rng).run(&queries, |query| {
+    tell_apart(ASKED, queries, |query| {
         let zone = ["Z", "Z", "Z", "+05:30", "America/New_York"][query.len() % 5];
         let zone = Zone::parse(zone).expect("a zone");
         // Some values do not fit their fields; what is refused is not asked.
-        let expression = Expression::parse_about(comparison.table, &query, zone);
+        let expression = Expression::parse_about(comparison.table, query, zone);
         let expression = expression.map_err(|_| TestCaseError::reject("refused"))?;
         if !fit(expression.plan()) {
             return Err(TestCaseError::reject("not for this server"));
         }
         let agreed = tokio::task::block_in_place(|| Handle::current().block_on(comparison.agree(&expression)));
-        let found = agreed.map_err(TestCaseError::fail)?;
-        all_asked.fetch_add(1, Ordering::Relaxed);
-        told_apart.fetch_add(usize::from(found > 0 && found < ASKED), Ordering::Relaxed);
-        Ok(())
+        agreed.map_err(TestCaseError::fail)
     });
-    match result {
-        Ok(()) => {}
-        Err(TestError::Fail(why, query)) => panic!("seed {seed}, at its shortest: {query}\n{why}"),
-        Err(TestError::Abort(why)) => panic!("seed {seed}: {why}"),
-    }
-    let (told_apart, all_asked) = (told_apart.into_inner(), all_asked.into_inner());
-    assert!(told_apart * 3 > all_asked, "only {told_apart} of {all_asked} queries told any apart");
 }
 
-async fn differ_nowhere_about_jobs(server: &SearchServer, count: u32, fit: fn(&Plan) -> bool) {
+/// Makes queries up until the budget is used. `agree` returns how many of `all` each one found. A query that fails is
+/// made as short as it can be.
+fn tell_apart(
+    all: usize,
+    queries: impl Strategy<Value = String>,
+    agree: impl Fn(&str) -> Result<usize, TestCaseError>,
+) {
+    let seed = seed::usual();
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let config = Config { failure_persistence: None, max_global_rejects: u32::MAX, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let (told_apart, all_asked) = (Cell::new(0), Cell::new(0));
+    let budget = Budget::begin();
+    while budget.is_left() {
+        let query = queries.new_tree(&mut runner).expect("a query");
+        let asked = runner.run_one(query, |query| {
+            let found = agree(&query)?;
+            all_asked.set(all_asked.get() + 1);
+            told_apart.set(told_apart.get() + usize::from(found > 0 && found < all));
+            Ok(())
+        });
+        match asked {
+            Ok(_) => {}
+            Err(TestError::Fail(why, query)) => panic!("seed {seed}, at its shortest: {query}\n{why}"),
+            Err(TestError::Abort(why)) => panic!("seed {seed}: {why}"),
+        }
+    }
+    let (told_apart, all_asked) = (told_apart.get(), all_asked.get());
+    println!("{all_asked} queries, of which {told_apart} told some apart");
+    assert!(told_apart * 4 >= all_asked, "only {told_apart} of {all_asked} queries told any apart");
+}
+
+async fn differ_nowhere_about_jobs(server: &SearchServer, fit: fn(&Plan) -> bool) {
     let comparison = Comparison::of_jobs(server).await;
     // The longest patterns that the language admits, in the shapes that cost a server most.
     for piece in ["a*", "ab*", "aaaa*", "aaaaaaaaaa*", "é*", "漢漢漢漢*", "😀*"] {
@@ -288,33 +304,33 @@ async fn differ_nowhere_about_jobs(server: &SearchServer, count: u32, fit: fn(&P
             comparison.agree(&expression).await.unwrap_or_else(|difference| panic!("{query}: {difference}"));
         }
     }
-    differ_nowhere(comparison, queries::CASES, queries::any_query(), (count, fit)).await;
+    differ_nowhere(comparison, queries::CASES, queries::any_query(), fit).await;
 }
 
-async fn differ_nowhere_about_schedules(server: &SearchServer, count: u32, fit: fn(&Plan) -> bool) {
+async fn differ_nowhere_about_schedules(server: &SearchServer, fit: fn(&Plan) -> bool) {
     let comparison = Comparison::of_schedules(server).await;
-    differ_nowhere(comparison, schedules::CASES, schedules::any_query(), (count, fit)).await;
+    differ_nowhere(comparison, schedules::CASES, schedules::any_query(), fit).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn elasticsearch_and_the_evaluator_find_the_same_jobs() {
-    differ_nowhere_about_jobs(servers::elasticsearch().await, 3_000, |_| true).await;
+    differ_nowhere_about_jobs(servers::elasticsearch().await, |_| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn opensearch_and_the_evaluator_find_the_same_jobs() {
-    differ_nowhere_about_jobs(servers::opensearch().await, 1_000, |plan| !asks_for_parts_of_labels(plan)).await;
+    differ_nowhere_about_jobs(servers::opensearch().await, |plan| !asks_for_parts_of_labels(plan)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn elasticsearch_and_the_evaluator_find_the_same_schedules() {
-    differ_nowhere_about_schedules(servers::elasticsearch().await, 1_000, |_| true).await;
+    differ_nowhere_about_schedules(servers::elasticsearch().await, |_| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn opensearch_and_the_evaluator_find_the_same_schedules() {
     let server = servers::opensearch().await;
-    differ_nowhere_about_schedules(server, 300, |plan| !asks_for_parts_of_labels(plan)).await;
+    differ_nowhere_about_schedules(server, |plan| !asks_for_parts_of_labels(plan)).await;
 }
 
 #[tokio::test]
