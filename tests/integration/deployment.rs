@@ -1,5 +1,6 @@
 //! What the deployment files say agrees: with each other, with Cargo.toml, and with what the tests run against.
 
+mod context;
 mod members;
 mod page;
 
