@@ -42,7 +42,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "curl --user elastic -X POST https://es-1:9200/_security/api_key -H 'content-type: application/json' \\",
     ),
     ("docs/kibana.md", "leasehold kibana install --kibana-url http://localhost:5601"),
-    ("docs/safety.md", "bash .ci/nightly 1200 300000"),
+    ("docs/safety.md", "bash .ci/nightly duplicates 300000"),
 ];
 
 /// The languages of blocks that show no commands.
