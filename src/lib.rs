@@ -30,6 +30,8 @@ pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod executor;
+#[cfg(test)]
+mod golden;
 pub mod job;
 pub mod manager;
 pub mod monitor;

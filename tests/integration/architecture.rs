@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use circles::{circles, uses_within_modules};
-use survey::{Crate, MAIN, Module, Source, Used, sources};
+pub(crate) use survey::sources;
+use survey::{Crate, MAIN, Module, Source, Used};
 
 /// The floors from the bottom up. A module uses what is on lower floors, and nothing else on its own. The longest name
 /// that fits a path says where it belongs.

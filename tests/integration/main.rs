@@ -6,6 +6,7 @@ mod cli;
 mod deployment;
 mod durability;
 mod engines;
+mod golden;
 mod hold;
 mod interference;
 mod kibana;

@@ -35,7 +35,7 @@ const LARGEST: &str = "30gb";
 
 /// The form in which the server keeps the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     Stream { rolled_over_at: Instant },
     Monthly,
 }
@@ -131,7 +131,7 @@ impl Audit {
         allowed(nodes.call(&request, deadline).await?)?.body().map(drop)
     }
 
-    fn template(&self, form: Form) -> Result<Value, StoreError> {
+    pub(super) fn template(&self, form: Form) -> Result<Value, StoreError> {
         let template = serde_json::from_str(DEFINITION).map_err(|error| StoreError::Corrupt(error.to_string()))?;
         let mut template = self.flavour.adapt(template);
         set_replicas(&mut template["settings"]["index"], self.replicas);

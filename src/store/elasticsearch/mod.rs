@@ -44,6 +44,8 @@ mod documents;
 mod error;
 mod fault;
 mod flavour;
+#[cfg(test)]
+mod golden;
 mod heads;
 mod health;
 mod indices;

@@ -42,6 +42,14 @@ struct CellDocument {
     bytes: String,
 }
 
+/// Returns the definition of the index.
+pub(super) fn definition(replicas: Option<u32>) -> Result<Value, StoreError> {
+    let definition = serde_json::from_str(DEFINITION);
+    let mut definition: Value = definition.map_err(|error| StoreError::Corrupt(error.to_string()))?;
+    set_replicas(&mut definition["settings"]["index"], replicas);
+    Ok(definition)
+}
+
 /// The output of the jobs of a store.
 pub(super) struct Outputs {
     context: Arc<Context>,
@@ -60,10 +68,7 @@ impl Outputs {
     /// Makes the index unless it is there.
     async fn make(&self, deadline: Instant) -> Result<(), StoreError> {
         let make = async || {
-            let definition = serde_json::from_str(DEFINITION);
-            let mut definition: Value = definition.map_err(|error| StoreError::Corrupt(error.to_string()))?;
-            set_replicas(&mut definition["settings"]["index"], self.replicas);
-            let request = Request::put(self.index.clone(), Some(&definition));
+            let request = Request::put(self.index.clone(), Some(&definition(self.replicas)?));
             self.context.nodes.make(&request, deadline).await.map(drop)
         };
         self.is_made.get_or_try_init(make).await.map(drop)

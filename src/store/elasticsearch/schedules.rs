@@ -264,8 +264,10 @@ fn due_query(due: &DueSchedules) -> Value {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::golden::write_ids;
     use super::super::write_id::WriteIdSource;
     use super::*;
+    use crate::golden::check;
     use crate::job::{Actor, PartitionSet};
     use crate::schedule::SchedulePause;
 
@@ -310,6 +312,15 @@ mod tests {
         let ids = WriteIdSource::new();
         let ids = WriteIds { own: ids.next(), previous: Some(ids.next()) };
         serde_json::to_value(ScheduleDocument::new(schedule, ids).expect("JSON")).expect("JSON")
+    }
+
+    #[test]
+    fn the_documents_of_schedules_are_as_recorded() {
+        let document = |(name, schedule): (&str, Schedule)| {
+            let document = ScheduleDocument::new(&schedule, write_ids()).expect("JSON");
+            (format!("{name}.json"), serde_json::to_string_pretty(&document).expect("JSON") + "\n")
+        };
+        check("elasticsearch/schedules", &[("due", schedule()), ("paused", paused())].map(document).into());
     }
 
     #[test]

@@ -61,6 +61,8 @@ mod error;
 mod exchange;
 mod finished;
 mod flush;
+#[cfg(test)]
+mod golden;
 mod group;
 mod grouped;
 mod groups;

@@ -229,7 +229,7 @@ fn attempt_key(job: &JobId, fence: Fence) -> Vec<u8> {
     [job.as_str().as_bytes(), &[0], &fence.get().to_be_bytes()].concat()
 }
 
-fn key_of(key: &CellKey) -> Vec<u8> {
+pub(super) fn key_of(key: &CellKey) -> Vec<u8> {
     let mut bytes = attempt_key(&key.of.job, key.of.fence);
     bytes.extend([key.stream as u8, key.slot as u8]);
     bytes
@@ -261,7 +261,7 @@ impl StoredCell<'_> {
     }
 }
 
-fn stored(cell: &OutputCell) -> Result<Vec<u8>, StoreError> {
+pub(super) fn stored(cell: &OutputCell) -> Result<Vec<u8>, StoreError> {
     let stored = StoredCell { offset: cell.offset, is_end: cell.is_end, bytes: &cell.bytes };
     postcard::to_stdvec(&stored).map_err(|error| StoreError::Corrupt(error.to_string()))
 }

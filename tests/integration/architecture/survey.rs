@@ -13,13 +13,13 @@ pub(super) const MAIN: &str = "main";
 pub(super) type Module = Vec<String>;
 
 /// One file of `src/`, by its path in there.
-pub(super) struct Source {
-    pub(super) path: PathBuf,
-    pub(super) text: String,
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
 }
 
 /// Every source file under `src/`, in the order of their paths.
-pub(super) fn sources() -> Vec<Source> {
+pub(crate) fn sources() -> Vec<Source> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let (mut folders, mut sources) = (vec![src.clone()], Vec::new());
     while let Some(folder) = folders.pop() {

@@ -1,7 +1,9 @@
 use std::sync::Arc;
 
+use super::super::golden::write_ids;
 use super::super::write_id::WriteIdSource;
 use super::*;
+use crate::golden::check;
 use crate::job::{BodyId, Change, Claim, Failure, LeaseProof};
 
 fn at(millis: i64) -> Timestamp {
@@ -76,8 +78,8 @@ fn round_trip(job: &Job, form: BodyForm) -> (String, Decoded) {
     (line, decoded)
 }
 
-#[test]
-fn a_job_in_any_state_reads_back_as_it_was_written() {
+/// A job in several states.
+fn in_states() -> [Job; 5] {
     let now = at(1_900_000_001_000);
     let running = running();
     let mut flagged = running.clone();
@@ -86,7 +88,7 @@ fn a_job_in_any_state_reads_back_as_it_was_written() {
         data.cancel_requested_at = Some(now);
         data.orphan = Some(Orphan { flagged_at: now, reason: "gone".to_owned(), held: true });
     }
-    let result = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::new_v4()), bytes: 9_000 });
+    let result = Body::Stored(BodyRef { id: BodyId(uuid::Uuid::from_u128(17)), bytes: 9_000 });
     let completed = changed(running.complete(&proof(&running), &result, now).expect("completed"));
     let failure = Failure {
         error: JobError { code: "exit".to_owned(), message: "line\nbreak".to_owned() },
@@ -96,7 +98,24 @@ fn a_job_in_any_state_reads_back_as_it_was_written() {
     };
     let failed = changed(running.fail(&proof(&running), &failure, now).expect("failed"));
 
-    for mut job in [available(Body::Empty), running, flagged, completed, failed] {
+    [available(Body::Empty), running, flagged, completed, failed]
+}
+
+#[test]
+fn the_documents_of_jobs_are_as_recorded() {
+    let jobs = in_states().into_iter().enumerate().map(|(number, job)| {
+        let payload = Body::Inline(json("{\"a\": 1}"));
+        let job = Job { id: name("job-7"), payload, ..job };
+        let form = if number == 0 { BodyForm::Text } else { BodyForm::Json };
+        let text = serde_json::to_string_pretty(&JobDocument::new(&job, Some(write_ids()), form)).expect("a document");
+        (format!("{number}-{}.json", job.state.name()), text + "\n")
+    });
+    check("elasticsearch/jobs", &jobs.collect());
+}
+
+#[test]
+fn a_job_in_any_state_reads_back_as_it_was_written() {
+    for mut job in in_states() {
         // The index holds whole milliseconds up to i64::MAX.
         Arc::make_mut(&mut job.spec).timeout = Some(Duration::from_millis(i64::MAX.unsigned_abs()));
         assert_eq!(round_trip(&job, BodyForm::Json).1.job, job);

@@ -4,8 +4,10 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
 use super::super::arbitrary;
+use super::super::golden::samples;
 use super::super::machine::Row;
 use super::*;
+use crate::golden::{Files, check, hex_of};
 use crate::store::StoreError;
 
 /// A state that is all in memory.
@@ -122,6 +124,13 @@ proptest! {
         // Some damage makes another batch that is as good; all other is an error.
         drop(Entry::decode(&bytes).and_then(|entry| entry.effects(&memory, 0)));
     }
+}
+
+#[test]
+fn batches_lie_in_the_log_as_recorded() {
+    let batches = samples(&change()).into_iter().enumerate();
+    let batches = batches.map(|(number, (_, effects))| (number.to_string(), encoded(&effects)));
+    check("embedded/entries", &Files::from([("batches.txt".to_owned(), hex_of(batches))]));
 }
 
 #[test]

@@ -1,0 +1,195 @@
+//! What lies on disk and goes between members, compared with recorded files.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use raft::eraftpb::{Entry, Message, MessageType};
+use serde_json::{Map, json};
+
+use super::arbitrary;
+use super::audit::Audit;
+use super::block::NewBlock;
+use super::directory::Directory;
+use super::disk::MetaKey;
+use super::kept::Last;
+use super::log::{Log, Options};
+use super::seal::{JournalSeal, KeyspaceSeal, LogSeal, Seal, SealedGroup, Vote};
+use super::words::{Ask, Cursor, Hello, Offer, Piece, Word};
+use super::{entry, message, output, records, schedules, stored, words};
+use crate::clock::Timestamp;
+use crate::golden::{Files, check, hex_of};
+use crate::job::{Fence, JobId, JobState, QueueName};
+use crate::store::audit::AuditEntry;
+use crate::store::output::{CellKey, OutputCell, OutputOf, Stream};
+use crate::store::{Membership, Seat, Versioned};
+
+/// How many arbitrary documents of a kind are recorded.
+const SAMPLES: usize = 8;
+
+/// The same arbitrary values each time.
+pub(super) fn samples<T: std::fmt::Debug>(strategy: &impl Strategy<Value = T>) -> Vec<T> {
+    let mut runner = TestRunner::deterministic();
+    (0..SAMPLES).map(|_| strategy.new_tree(&mut runner).expect("a value").current()).collect()
+}
+
+fn numbered(parts: impl IntoIterator<Item = Vec<u8>>) -> String {
+    hex_of(parts.into_iter().enumerate().map(|(number, bytes)| (number.to_string(), bytes)))
+}
+
+/// The files of a folder and of those in it, without the zeros for which room is kept behind their ends.
+fn content(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let files = files.filter(|path| path.is_file()).map(|path| {
+        let mut bytes = fs::read(&path).expect("a file");
+        bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+        (path.file_name().expect("a name").to_string_lossy().into_owned(), bytes)
+    });
+    files.collect()
+}
+
+#[test]
+fn documents_lie_on_disk_as_recorded() {
+    let encode = |write: &dyn Fn(&mut Vec<u8>)| {
+        let mut buffer = Vec::new();
+        write(&mut buffer);
+        buffer
+    };
+    let jobs = samples(&arbitrary::head());
+    let jobs = jobs.iter().map(|job| encode(&|buffer| stored::encode(job, buffer).expect("writable")));
+    let all = samples(&arbitrary::record());
+    let records = all.iter().map(|record| encode(&|buffer| records::encode(record, buffer).expect("writable")));
+    let record_keys = all.iter().map(|record| records::key(&record.key));
+    let all = samples(&arbitrary::schedule());
+    let schedules = all.iter().map(|one| encode(&|buffer| schedules::encode(one, buffer).expect("writable")));
+    let schedule_keys = all.iter().flat_map(|stored| schedules::keys(&stored.schedule)).map(Option::unwrap_or_default);
+    let queue = QueueName::new("reports").expect("a name");
+    let meta = [MetaKey::PrimaryTerm, MetaKey::SeqNo, MetaKey::Entry, MetaKey::Time, MetaKey::Members];
+    let meta = meta.into_iter().chain(JobState::ALL.iter().map(|state| MetaKey::Finished(*state, &queue)));
+    let files = [
+        ("jobs", numbered(jobs)),
+        ("records", numbered(records)),
+        ("record-keys", numbered(record_keys)),
+        ("schedules", numbered(schedules)),
+        ("schedule-keys", numbered(schedule_keys)),
+        ("meta-keys", numbered(meta.map(|key| key.bytes()))),
+    ];
+    check("embedded/documents", &files.map(|(name, text)| (format!("{name}.txt"), text)).into());
+}
+
+#[test]
+fn a_block_of_finished_jobs_lies_on_disk_as_recorded() {
+    let is_finished = |head: &Versioned| head.job.is_settled();
+    let heads = samples(&arbitrary::head().prop_filter("a finished job", is_finished));
+    let NewBlock { block, columns } = NewBlock::of(7, &heads);
+    let left = block.without([1, 5], &[]);
+    let left = [("Head without two".to_owned(), left.encode()), ("Dead".to_owned(), left.left.expect("bits").to_vec())];
+    let columns = columns.into_iter().map(|(column, bytes)| (format!("{column:?} {}", column as u8), bytes));
+    check("embedded/block", &Files::from([("block.txt".to_owned(), hex_of(columns.chain(left)))]));
+}
+
+#[test]
+fn the_log_lies_on_disk_as_recorded() {
+    let place = tempfile::tempdir().expect("a folder");
+    let mut log = Log::create(place.path(), 1, Options { segment_bytes: 100 }).expect("a log");
+    for payload in ["first", "the second frame, which fills the segment", "third"] {
+        log.write(payload.as_bytes()).expect("a frame is written");
+    }
+    log.close().expect("it closes");
+    check("embedded/log", &Files::from([("segments.txt".to_owned(), hex_of(content(place.path())))]));
+}
+
+#[test]
+fn the_files_of_a_directory_are_as_recorded() {
+    let place = tempfile::tempdir().expect("a folder");
+    let directory = Directory::hold(place.path(), 0).expect("it is held");
+    directory.database(|_| Ok(())).expect("a database");
+    let keyspace = KeyspaceSeal { name: "jobs".to_owned(), manifest: 2, persisted: Some(3), highest: Some(4) };
+    let journal = JournalSeal { length: 5, checksum: 6, keyspaces: BTreeMap::from([(1, 7)]) };
+    let group = SealedGroup {
+        cluster: "jobs".to_owned(),
+        member: 2,
+        directory: 8,
+        is_admitted: true,
+        founders: vec![1, 2, 3],
+        known: BTreeMap::from([(1, 9)]),
+    };
+    let own = Seal {
+        seq_no: 10,
+        flushed: 11,
+        log: LogSeal { last: 12, segment: 13, is_closed: true },
+        vote: Vote { term: 14, member: 15 },
+        keyspaces: BTreeMap::from([(1, keyspace)]),
+        journals: BTreeMap::from([(16, journal)]),
+        active: Some(17),
+        ..Seal::creating()
+    };
+    let of_group = Seal { group: Some(group), ..own.clone().opened() };
+    let seals = [("seal", own), ("seal-of-group", of_group)].map(|(name, seal)| (name, seal.encode().expect("a seal")));
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let mut files: Files = seals.map(|(name, bytes)| (format!("{name}.txt"), text(bytes))).into();
+    let written = content(place.path()).into_iter().filter(|(name, _)| name != "leasehold.lock");
+    files.extend(written.map(|(name, bytes)| (name, text(bytes))));
+    check("embedded/directory", &files);
+}
+
+#[test]
+fn the_output_and_the_audit_lie_on_disk_as_recorded() {
+    let of = OutputOf { job: JobId::new("job-7").expect("an id"), fence: Fence::new(3) };
+    let cell = OutputCell { offset: 300, bytes: b"some output\n".to_vec(), is_end: true };
+    let cells = Stream::ALL.map(|stream| output::key_of(&CellKey { of: of.clone(), stream, slot: 9 }));
+    let cells = numbered(cells.into_iter().chain([output::stored(&cell).expect("a cell")]));
+    let place = tempfile::tempdir().expect("a folder");
+    let document = |id: &str| Map::from_iter([("event".to_owned(), json!({ "id": id, "b": 1, "a": "ü" }))]);
+    let at = Timestamp::from_millis(1_900_000_000_000);
+    let entries = ["job-7/1", "job-7/2"].map(|id| AuditEntry { id: id.to_owned(), at, document: document(id) });
+    Audit::in_directory(place.path()).append(&entries).expect("added");
+    let mut files = Files::from([("output.txt".to_owned(), cells)]);
+    let audit = content(&place.path().join("audit"));
+    files.extend(audit.into_iter().map(|(name, bytes)| (name, String::from_utf8(bytes).expect("text"))));
+    check("embedded/beside", &files);
+}
+
+#[test]
+fn what_members_say_is_as_recorded() {
+    let at = Cursor { keyspace: 3, after: Some(b"key".to_vec()) };
+    let words = [
+        Word::Hello(Hello { knows: words::KNOWS, directory: 5, yours: 6, last: 400, receives: true }),
+        Word::Offer(Offer { term: 3, number: 7, last: Last { number: 9, term: 2 } }),
+        Word::Ask(Ask { offer: 7, at: at.clone() }),
+        Word::Piece(Piece::of(7, at, b"items".to_vec(), true)),
+        Word::Gone(7),
+    ];
+    let words = words.iter().map(|word| words::encode(word).expect("writable").to_vec());
+    let entry = Entry { term: 2, index: 12, data: b"entry".to_vec().into(), ..Entry::default() };
+    let append = Message {
+        msg_type: MessageType::MsgAppend,
+        from: 1,
+        to: 2,
+        term: 3,
+        log_term: 4,
+        index: 11,
+        commit: 10,
+        commit_term: 5,
+        reject: true,
+        reject_hint: 6,
+        request_snapshot: 7,
+        priority: -8,
+        context: b"context".to_vec().into(),
+        entries: vec![entry].into(),
+        ..Message::default()
+    };
+    let append = message::encode(&append).expect("writable").expect("it is sent").bytes;
+    let between = words::between((1, 2), &append).to_vec();
+    let seat = |votes, address: Option<&str>| Seat { votes, address: address.map(str::to_owned), directory: 9 };
+    let seats = BTreeMap::from([(1, seat(true, None)), (4, seat(false, Some("http://10.0.0.8:7400")))]);
+    let members = entry::encode_members(300, &Membership { seats }).expect("writable");
+    let files = [
+        ("words", numbered(words)),
+        ("messages", numbered([append.to_vec(), between])),
+        ("members", numbered([members])),
+    ];
+    check("embedded/members", &files.map(|(name, text)| (format!("{name}.txt"), text)).into());
+}
