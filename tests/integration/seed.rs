@@ -5,12 +5,16 @@ use proptest::test_runner::RngSeed;
 /// The seed of what repeats within a budget.
 const USUAL: u64 = 20_261_121;
 /// Names a seed in the environment, for every test that has one.
-const VARIABLE: &str = "LEASEHOLD_TEST_SEED";
+pub(crate) const VARIABLE: &str = "LEASEHOLD_TEST_SEED";
+
+/// The seed that the environment names, if it names one.
+pub(crate) fn named() -> Option<u64> {
+    std::env::var(VARIABLE).ok().map(|seed| seed.parse().expect("the seed is a number"))
+}
 
 /// A new seed, unless the environment names one. It is printed, so that a failure says how to repeat it.
 pub(crate) fn any() -> u64 {
-    let named = std::env::var(VARIABLE).ok().map(|seed| seed.parse().expect("the seed is a number"));
-    let seed = named.unwrap_or_else(rand::random);
+    let seed = named().unwrap_or_else(rand::random);
     println!("{VARIABLE}={seed} makes up the same again");
     seed
 }

@@ -155,6 +155,7 @@ conformance!(on_embedded, crate::store::embedded::Embedded);
 conformance!(on_members, crate::store::members::Members);
 conformance!(on_elasticsearch, crate::store::elasticsearch::Elasticsearch);
 conformance!(on_opensearch, crate::store::elasticsearch::OpenSearch);
+conformance!(on_model, crate::model_engine::Alone);
 
 /// One write, answered.
 pub(crate) async fn write(engine: &impl Engine, write: Write) -> Result<Version, WriteError> {
