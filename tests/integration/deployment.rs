@@ -148,7 +148,7 @@ async fn the_commands_of_all_services_together_run_a_job() {
                 .env("LEASEHOLD_CLUSTER_SECRET", sample_secret());
         }
         // A worker has no such setting, and no use for it.
-        Started::of(process.env("LEASEHOLD_INDEX_PREFIX", &prefix))
+        Started::of(process.env("LEASEHOLD_INDEX_PREFIX", prefix))
     };
     let _listening = addresses.clone().map(|(name, port, here)| start(name, &here, port));
     let _worker = start("worker", "", 0);
