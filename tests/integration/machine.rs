@@ -55,13 +55,17 @@ pub(crate) struct Budget(Instant);
 impl Budget {
     /// Begins now.
     pub(crate) fn begin() -> Self {
-        let times = std::env::var(EFFORT).map_or(1, |times| times.parse().expect("LEASEHOLD_TEST_EFFORT is a number"));
-        Self(Instant::now() + times * REPEATS)
+        Self(Instant::now() + effort() * REPEATS)
     }
 
     pub(crate) fn is_left(&self) -> bool {
         Instant::now() < self.0
     }
+}
+
+/// How many times as much as for every change is repeated.
+pub(crate) fn effort() -> u32 {
+    std::env::var(EFFORT).map_or(1, |times| times.parse().expect("LEASEHOLD_TEST_EFFORT is a number"))
 }
 
 fn take(free: &'static Semaphore, places: u32) -> Share {

@@ -21,7 +21,7 @@ pub(crate) fn any() -> u64 {
 
 /// The same seed for every change, unless the environment names another, as the nightly script does.
 pub(crate) fn usual() -> u64 {
-    std::env::var(VARIABLE).map_or(USUAL, |seed| seed.parse().expect("the seed is a number"))
+    named().unwrap_or(USUAL)
 }
 
 /// The same for property tests.

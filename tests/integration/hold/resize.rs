@@ -17,8 +17,6 @@ const LONG_JOBS: u64 = 6;
 /// Servers on one index, and the server behind it.
 struct Site {
     place: TempDir,
-    elasticsearch: String,
-    prefix: String,
     indices: Arc<IndexSet>,
     http: reqwest::Client,
 }
@@ -26,14 +24,13 @@ struct Site {
 impl Site {
     async fn new() -> Self {
         let indices = Arc::new(servers::elasticsearch().await.own_indices("resize"));
-        let (elasticsearch, prefix) = (indices.url().to_owned(), indices.prefix().to_owned());
         let place = TempDir::new().expect("a directory");
-        Self { place, elasticsearch, prefix, indices, http: reqwest::Client::new() }
+        Self { place, indices, http: reqwest::Client::new() }
     }
 
     async fn server(&self, name: &str, options: &[&str]) -> Server {
         let engine =
-            Engine::Elasticsearch { urls: vec![self.elasticsearch.clone()], indices: Arc::clone(&self.indices) };
+            Engine::Elasticsearch { urls: vec![self.indices.url().to_owned()], indices: Arc::clone(&self.indices) };
         Server::start_as("serve", options, engine, &self.place.path().join(name)).await
     }
 
@@ -68,7 +65,7 @@ impl Site {
     /// `leasehold migrate` to so many shards, as a process of its own, again where a machine that stands still had not
     /// made them in time.
     async fn migrate(&self, shards: &str) -> String {
-        let named = ["migrate", "--elasticsearch-url", &self.elasticsearch, "--index-prefix", &self.prefix];
+        let named = ["migrate", "--elasticsearch-url", self.indices.url(), "--index-prefix", self.indices.prefix()];
         let more = ["--query-time", "500ms", "--elasticsearch-shards", shards];
         let arguments = [&named[..], &more].concat();
         let mut said = String::new();
@@ -83,7 +80,7 @@ impl Site {
     }
 
     async fn at(&self, method: Method, path: &str, body: Option<Value>) {
-        let request = self.http.request(method, format!("{}/{}{path}", self.elasticsearch, self.prefix));
+        let request = self.http.request(method, format!("{}/{}{path}", self.indices.url(), self.indices.prefix()));
         let request = match &body {
             Some(body) => request.json(body),
             None => request,
@@ -159,8 +156,12 @@ async fn a_lease_that_ends_while_writes_wait_is_kept_when_its_heartbeat_was_sent
     let _worker = site.worker(&worked);
     let id = site.submit(&worked, 0, 25).await;
     eventually("the job runs", async || site.job(&worked, &id).await["state"] == "running").await;
-    site.at(Method::PUT, "jobs-000001/_alias/{prefix}resizing-1".replace("{prefix}", &site.prefix).as_str(), None)
-        .await;
+    site.at(
+        Method::PUT,
+        "jobs-000001/_alias/{prefix}resizing-1".replace("{prefix}", site.indices.prefix()).as_str(),
+        None,
+    )
+    .await;
     site.at(Method::PUT, "jobs-000001/_block/write", None).await;
     // Longer than the lease and all that a recovery waits for, on the clock that the monitor goes by.
     tokio::time::sleep(Duration::from_secs(14)).await;
