@@ -1,6 +1,5 @@
 //! The bash that the commands of a page run in.
 
-use std::cell::Cell;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -32,9 +31,6 @@ const PORTS: &str = "74";
 const USED_PORTS: [u16; 6] = [0, 10, 11, 12, 13, 14];
 /// Above the ports that other tests take, and below those of outgoing connections.
 const HUNDREDS: std::ops::Range<u16> = 301..327;
-
-/// How long until a command that was interrupted and goes on is interrupted again.
-const AGAIN: Duration = Duration::from_secs(5);
 
 /// What stands in the place of what the pages name.
 pub(super) struct Stand {
@@ -128,8 +124,9 @@ impl Shell {
         let mark = uuid::Uuid::now_v7().simple().to_string();
         let program = Path::new(PROGRAM).parent().expect("a folder").display().to_string();
         let path = format!("{program}:{}", std::env::var("PATH").expect("a path"));
-        let mut command = Command::new("bash");
-        command.args(["-c", SCRIPT]).current_dir(place).env_clear();
+        // Tests that run in the background of a shell inherit that these are ignored, and so would every command.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP,INT,QUIT", "bash", "-c", SCRIPT]).current_dir(place).env_clear();
         command.env("PATH", path).env("HOME", &home).env("TMPDIR", place).env("LANG", "C.UTF-8").env(MARK, &mark);
         command.env("LEASEHOLD_LISTEN", server.trim_start_matches("http://"));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
@@ -173,18 +170,9 @@ impl Shell {
             // The commands may print this before the shell has said which group they are.
             let is_known = || part("group").ends_with('\n');
             wait(text, &|| has_ended() || part("out").contains(text) && is_known())?;
-            let group = part("group").trim().parse().ok().map(Pid::from_raw);
-            let interrupt = || group.map(|group| killpg(group, Signal::SIGINT));
-            let _ = interrupt();
-            // As a person does when nothing happens: a shell that is between two commands can miss it.
-            let last = Cell::new(Instant::now());
-            wait("its end", &|| {
-                if last.get().elapsed() > AGAIN {
-                    let _ = interrupt();
-                    last.set(Instant::now());
-                }
-                has_ended()
-            })?;
+            if let Ok(group) = part("group").trim().parse() {
+                let _ = killpg(Pid::from_raw(group), Signal::SIGINT);
+            }
         }
         wait("its end", &has_ended)?;
         if let End::Says(text) | End::Until(text) = end {
