@@ -16,10 +16,11 @@
 //! before it sets the block, and before the exchange makes sure that no setting of the index was changed since. Who
 //! takes its change back keeps a mark for as long, should the block for which it no longer waited still come.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::Link;
 use super::definition::{MAPPING_VERSION, without_tombstones};
@@ -40,8 +41,6 @@ const COPIES_WITHIN: Duration = Duration::from_secs(3_600);
 const MAX_ROUNDS: usize = 5;
 /// The most former indices that an index remembers.
 const MAX_LINEAGE: usize = 20;
-const TAKEN_OVER: &str = "another `leasehold migrate` has taken over";
-const AGAIN: &str = "run `leasehold migrate` again when it has ended";
 
 /// A change of the number of shards of the index of one kind, or the end of one that was interrupted.
 pub(super) struct Resize {
@@ -114,17 +113,26 @@ impl Resize {
             mark: format!("{}{:08x}", indices.resizing, rand::random::<u32>()),
             pause,
         };
+        let mut is_marked = false;
         let made = match run.take_mark().await {
-            Ok(took_over) => run.under_mark(self.shards, took_over).await,
+            Ok(took_over) => {
+                is_marked = true;
+                run.under_mark(self.shards, took_over).await
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = made {
-            if let Err(why) = run.take_back().await {
-                tracing::warn!(
-                    "the change of the shards could not be taken back: {why}; run `leasehold migrate` again"
-                );
-            }
-            return Err(error);
+            return match run.take_back().await {
+                // Whatever was refused was refused because of what the other run had done.
+                Ok(false) if is_marked => Err(taken_over(&error)),
+                Ok(_) => Err(error),
+                Err(why) => {
+                    tracing::warn!(
+                        "the change of the shards could not be taken back: {why}; run `leasehold migrate` again"
+                    );
+                    Err(error)
+                }
+            };
         }
         run.remove_replaced(linger).await
     }
@@ -145,8 +153,16 @@ fn blocked(name: &str) -> ConnectError {
     )
 }
 
-fn taken_over() -> ConnectError {
-    ConnectError::refused(TAKEN_OVER, AGAIN)
+/// The error of a run that does not find its mark.
+fn unmarked() -> ConnectError {
+    ConnectError::NotYet("the mark of this change is gone".to_owned())
+}
+
+fn taken_over(why: &ConnectError) -> ConnectError {
+    ConnectError::refused(
+        format!("another `leasehold migrate` has taken over: {why}"),
+        "run `leasehold migrate` again when it has ended",
+    )
 }
 
 /// One run, which does nothing to an index that does not bear its mark.
@@ -190,7 +206,7 @@ impl Run<'_> {
             let (name, _) = found.live()?;
             match (own.is_empty(), others.is_empty()) {
                 (false, true) => return Ok(took_over),
-                (true, _) if is_marked => return Err(taken_over()),
+                (true, _) if is_marked => return Err(taken_over(&unmarked())),
                 _ => {}
             }
             let mut actions: Vec<Value> = others.iter().chain(&own).map(|mark| remove(&name, mark)).collect();
@@ -199,7 +215,7 @@ impl Run<'_> {
             took_over |= is_done && !others.is_empty();
             is_marked |= is_done;
         }
-        Err(taken_over())
+        Err(taken_over(&unmarked()))
     }
 
     /// Removes what former runs have left, and changes the number of shards.
@@ -255,7 +271,7 @@ impl Run<'_> {
         let as_before = self.status(name).await?.max(Status::Yellow);
         let blocked = Instant::now();
         let left = || self.pause.saturating_sub(blocked.elapsed());
-        self.must_within(left(), Request::put(format!("{name}/_block/write"), None)).await?;
+        self.block(name, left()).await?;
         let before = self.marked(name).await?;
         if !before.is_blocked() {
             return Err(ConnectError::NotYet(format!("`{name}` still takes writes")));
@@ -284,7 +300,7 @@ impl Run<'_> {
             sleep(PERIOD).await;
         }
         let mut lineage = live.lineage();
-        lineage.push(self.look().await?.half_made.remove(target).ok_or_else(taken_over)?.setting("uuid").to_owned());
+        lineage.push(self.look().await?.half_made.remove(target).ok_or_else(unmarked)?.setting("uuid").to_owned());
         let lineage = &lineage[lineage.len().saturating_sub(MAX_LINEAGE)..];
         let meta = json!({ "_meta": { "leasehold": { "version": MAPPING_VERSION, "lineage": lineage } } });
         self.must(Request::put(format!("{target}/_mapping"), Some(&meta))).await?;
@@ -311,7 +327,7 @@ impl Run<'_> {
             return Err(self.too_slow(target));
         }
         if !self.exchange(&actions).await? {
-            return Err(taken_over());
+            return Err(unmarked());
         }
         let waited = blocked.elapsed().as_millis();
         tracing::info!(index = target, shards, "exchanged the index; writes waited for {waited} ms");
@@ -330,7 +346,23 @@ impl Run<'_> {
         let found = self.look().await?;
         let is_marked = found.marks == [self.mark.clone()];
         let (live, index) = found.live()?;
-        if is_marked && live == name { Ok(index) } else { Err(taken_over()) }
+        if is_marked && live == name { Ok(index) } else { Err(unmarked()) }
+    }
+
+    /// Has the index take no more writes, within `pause`.
+    ///
+    /// # Errors
+    /// [`ConnectError`] when that was refused, or took longer. A request that is late is waited for all the same: a
+    /// block that came after it was taken back would be lifted by nobody.
+    async fn block(&self, name: &str, pause: Duration) -> Result<(), ConnectError> {
+        let mut request = pin!(self.must(Request::put(format!("{name}/_block/write"), None)));
+        if let Ok(answered) = timeout(pause, &mut request).await {
+            return answered;
+        }
+        // Writes go on meanwhile, if the block has come; if it comes later, it is lifted once more by `take_back`.
+        let (lifted, answered) = (self.lift(name).await, request.await);
+        tracing::debug!(?lifted, ?answered, "gave up a block of `{name}`");
+        Err(self.too_slow(name))
     }
 
     /// Lifts the block of an index with this run's mark, and lets its shards lie where they may.
@@ -339,17 +371,18 @@ impl Run<'_> {
         self.must(Request::put(format!("{name}/_settings"), Some(&setting))).await
     }
 
-    /// Leaves the index as it was: lifts its block, removes what was made of it, and then takes the mark away.
-    async fn take_back(&self) -> Result<(), ConnectError> {
+    /// Leaves the index as it was: lifts its block, removes what was made of it, and then takes the mark away. Returns
+    /// `false` when it was not this run's any more.
+    async fn take_back(&self) -> Result<bool, ConnectError> {
         let found = self.look().await?;
         if found.marks != [self.mark.clone()] {
-            return Ok(());
+            return Ok(false);
         }
         let (name, _) = found.live()?;
         // An exchange that is still under way names the mark that is taken away here.
         let ending = format!("{}-back", self.mark);
         if !self.exchange(&[remove(&name, &self.mark), add(&name, &ending)]).await? {
-            return Ok(());
+            return Ok(false);
         }
         // A block may still come for which this run has not waited to the end.
         let half_made = loop {
@@ -364,7 +397,7 @@ impl Run<'_> {
         for index in half_made {
             self.must(Request::delete(index)).await?;
         }
-        self.exchange(&[remove(&name, &ending)]).await.map(drop)
+        self.exchange(&[remove(&name, &ending)]).await.map(|_| true)
     }
 
     /// Removes indices that were replaced, when nobody reads from them and their successor has as many copies.

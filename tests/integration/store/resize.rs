@@ -21,7 +21,7 @@ use crate::servers::{Cluster, IndexSet, SearchServer};
 /// aliases, and the end of the former index.
 const CHANGES: u64 = 6;
 /// How many change something in one that marks an index, is out of time, and takes that back.
-const CHANGES_BACK: u64 = 4;
+const CHANGES_BACK: u64 = 5;
 /// Longer than anything here takes on a busy machine.
 const IN_TIME: Duration = Duration::from_secs(240);
 /// The pause after a round of writes.
