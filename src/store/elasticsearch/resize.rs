@@ -158,6 +158,11 @@ fn unmarked() -> ConnectError {
     ConnectError::NotYet("the mark of this change is gone".to_owned())
 }
 
+/// The error of a run into which a request of another one came that was under way for longer than [`SETTLE`].
+fn disturbed(what: String) -> ConnectError {
+    ConnectError::refused(what, "all is as before; run `leasehold migrate` again when no other one runs")
+}
+
 fn taken_over(why: &ConnectError) -> ConnectError {
     ConnectError::refused(
         format!("another `leasehold migrate` has taken over: {why}"),
@@ -220,12 +225,11 @@ impl Run<'_> {
 
     /// Removes what former runs have left, and changes the number of shards.
     async fn under_mark(&self, shards: Option<u32>, took_over: bool) -> Result<(), ConnectError> {
+        let mut found = self.look().await?;
         if took_over {
-            let (name, _) = self.look().await?.live()?;
-            self.lift(&name).await?;
-            sleep(SETTLE).await;
+            let (name, _) = found.live()?;
+            found = self.lift_for_good(&name, &self.mark).await?.ok_or_else(unmarked)?;
         }
-        let found = self.look().await?;
         for index in found.half_made.keys() {
             self.must(Request::delete(index.clone())).await?;
         }
@@ -274,7 +278,7 @@ impl Run<'_> {
         self.block(name, left()).await?;
         let before = self.marked(name).await?;
         if !before.is_blocked() {
-            return Err(ConnectError::NotYet(format!("`{name}` still takes writes")));
+            return Err(disturbed(format!("`{name}` takes writes again, which another run has let it")));
         }
         let how = if shards > live.shards() { "_split" } else { "_shrink" };
         let definition = json!({
@@ -305,7 +309,7 @@ impl Run<'_> {
         let meta = json!({ "_meta": { "leasehold": { "version": MAPPING_VERSION, "lineage": lineage } } });
         self.must(Request::put(format!("{target}/_mapping"), Some(&meta))).await?;
         if self.marked(name).await?.settings_version != before.settings_version {
-            return Err(ConnectError::NotYet(format!("the settings of `{name}` were changed meanwhile")));
+            return Err(disturbed(format!("the settings of `{name}` were changed meanwhile")));
         }
         let Indices { all, replaced, .. } = self.indices;
         let alias = self.indices.name(self.kind);
@@ -371,6 +375,22 @@ impl Run<'_> {
         self.must(Request::put(format!("{name}/_settings"), Some(&setting))).await
     }
 
+    /// Lifts the block of an index until none comes any more for which nobody has waited. Returns what was found then;
+    /// `None` when `mark` is gone, and the block therefore another run's.
+    async fn lift_for_good(&self, name: &str, mark: &str) -> Result<Option<Found>, ConnectError> {
+        loop {
+            self.lift(name).await?;
+            sleep(SETTLE).await;
+            let found = self.look().await?;
+            if found.marks != [mark] {
+                return Ok(None);
+            }
+            if !found.is_blocked()? {
+                return Ok(Some(found));
+            }
+        }
+    }
+
     /// Leaves the index as it was: lifts its block, removes what was made of it, and then takes the mark away. Returns
     /// `false` when it was not this run's any more.
     async fn take_back(&self) -> Result<bool, ConnectError> {
@@ -384,18 +404,9 @@ impl Run<'_> {
         if !self.exchange(&[remove(&name, &self.mark), add(&name, &ending)]).await? {
             return Ok(false);
         }
-        // A block may still come for which this run has not waited to the end.
-        let half_made = loop {
-            self.lift(&name).await?;
-            sleep(SETTLE).await;
-            let found = self.look().await?;
-            let half_made: Vec<String> = found.half_made.keys().cloned().collect();
-            if !found.live()?.1.is_blocked() {
-                break half_made;
-            }
-        };
-        for index in half_made {
-            self.must(Request::delete(index)).await?;
+        let Some(found) = self.lift_for_good(&name, &ending).await? else { return Ok(false) };
+        for index in found.half_made.keys() {
+            self.must(Request::delete(index.clone())).await?;
         }
         self.exchange(&[remove(&name, &ending)]).await.map(|_| true)
     }

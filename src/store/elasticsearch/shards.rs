@@ -144,7 +144,12 @@ impl Found {
 
     /// Returns the index behind the alias, with its name.
     pub(super) fn live(self) -> Result<(String, Index), ConnectError> {
-        self.live.ok_or_else(|| ConnectError::NotYet("the index is gone".to_owned()))
+        self.live.ok_or_else(gone)
+    }
+
+    /// Returns whether the index behind the alias takes no writes.
+    pub(super) fn is_blocked(&self) -> Result<bool, ConnectError> {
+        self.live.as_ref().map(|(_, index)| index.is_blocked()).ok_or_else(gone)
     }
 
     /// Returns the node with started copies of the most shards of an index, and whether it has all.
@@ -159,6 +164,10 @@ impl Found {
         let (node, most) = nodes.into_iter().max_by_key(|(_, many)| *many)?;
         Some((node.to_owned(), most == shards.len()))
     }
+}
+
+fn gone() -> ConnectError {
+    ConnectError::NotYet("the index is gone".to_owned())
 }
 
 /// How many copies of an index's shards are there.

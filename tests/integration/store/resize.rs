@@ -1,10 +1,12 @@
 //! The number of shards of an index, changed while a store writes to it: nothing is refused, and nothing is lost,
 //! wherever a migration ends.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::StreamExt;
 use leasehold::job::{Body, BodyId, BodyRef, Job, JobId, NewBody};
 use leasehold::query::Filter;
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore, Migration};
@@ -22,6 +24,8 @@ use crate::servers::{Cluster, IndexSet, SearchServer};
 const CHANGES: u64 = 6;
 /// How many change something in one that marks an index, is out of time, and takes that back.
 const CHANGES_BACK: u64 = 5;
+/// How many migrations, each of indices of its own, are ended at a time: most of the time they wait.
+const AT_ONCE: usize = 3;
 /// Longer than anything here takes on a busy machine.
 const IN_TIME: Duration = Duration::from_secs(240);
 /// The pause after a round of writes.
@@ -220,16 +224,16 @@ async fn dies_after(server: &'static SearchServer, changes: u64, (from, to): (u3
     survived
 }
 
-async fn wherever_it_ends(server: &'static SearchServer, numbers: (u32, u32)) {
-    for changes in 0..CHANGES {
-        assert!(!dies_after(server, changes, numbers, false).await, "after {changes}");
-    }
+/// Ends a migration after each of these numbers of changes.
+async fn wherever_it_ends(server: &'static SearchServer, changes: Range<u64>, numbers: (u32, u32), is_late: bool) {
+    let ended = futures::stream::iter(changes).for_each_concurrent(AT_ONCE, |changes| async move {
+        assert!(!dies_after(server, changes, numbers, is_late).await, "after {changes}");
+    });
+    ended.await;
 }
 
 async fn a_change_that_is_out_of_time_is_taken_back_wherever_that_ends(server: &'static SearchServer) {
-    for changes in 1..=CHANGES_BACK {
-        assert!(!dies_after(server, changes, (1, 2), true).await, "after {changes}");
-    }
+    wherever_it_ends(server, 1..CHANGES_BACK + 1, (1, 2), true).await;
     let site = Site::on(server, 1, 1).await;
     let writer = site.write_on(site.create_many().await);
     let late = ElasticsearchOptions { write_timeout: Duration::ZERO, ..site.with_shards(Some(2)) };
@@ -240,11 +244,11 @@ async fn a_change_that_is_out_of_time_is_taken_back_wherever_that_ends(server: &
 }
 
 async fn a_split_goes_on_or_is_taken_back_wherever_it_ended(server: &'static SearchServer) {
-    wherever_it_ends(server, (1, 4)).await;
+    wherever_it_ends(server, 0..CHANGES, (1, 4), false).await;
 }
 
 async fn a_shrinking_goes_on_or_is_taken_back_wherever_it_ended(server: &'static SearchServer) {
-    wherever_it_ends(server, (4, 2)).await;
+    wherever_it_ends(server, 0..CHANGES, (4, 2), false).await;
 }
 
 async fn two_changes_at_once_do_no_harm(server: &'static SearchServer) {
