@@ -2,6 +2,7 @@
 //! that may block.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fjall::Snapshot;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::budget::Budget;
 use super::disk::Disk;
 use super::engine::Engine;
-use super::error::closed;
+use super::error::{closed, replaced};
 use super::grouped::Index;
 use super::state::Published;
 use super::{EmbeddedStore, QUERY_AGAIN_AFTER};
@@ -22,7 +23,12 @@ use crate::store::StoreError;
 impl EmbeddedStore {
     /// Reads what is in memory, at once. The engine is borrowed and not kept, so that closing waits for it.
     pub(super) fn in_memory<T>(&self, read: impl FnOnce(&Engine) -> T) -> Result<T, StoreError> {
-        self.inner.engine.read().as_deref().map(read).ok_or_else(closed)
+        self.inner.engine.read().as_deref().map(read).ok_or_else(|| self.absent())
+    }
+
+    /// Returns why there is no engine.
+    fn absent(&self) -> StoreError {
+        if self.inner.is_closed.load(Ordering::Acquire) { closed() } else { replaced() }
     }
 
     /// Reads or writes the disk, on a thread that may block, when one of the permits is free.
@@ -111,7 +117,7 @@ impl EmbeddedStore {
         permit: OwnedSemaphorePermit,
         read: impl FnOnce(&Engine) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let engine = self.inner.engine.read().clone().ok_or_else(closed)?;
+        let engine = self.inner.engine.read().clone().ok_or_else(|| self.absent())?;
         let reading = spawn_blocking(move || {
             let found = read(&engine);
             // Before the permit: closing takes all permits to know that nobody has the engine.

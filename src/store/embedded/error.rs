@@ -11,6 +11,11 @@ pub(super) fn closed() -> StoreError {
     StoreError::Unavailable("it is closed".to_owned())
 }
 
+/// Returns the refusal of a member that lags so far behind that it is given the whole state, while it opens that.
+pub(super) fn replaced() -> StoreError {
+    StoreError::Unavailable("it is taking over the state of the member that leads".to_owned())
+}
+
 /// Why a data directory could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

@@ -160,9 +160,14 @@ impl Group {
         loop {
             let mut contents = Vec::new();
             for store in self.stores.values() {
-                contents.push((all(store).await, store.records(RecordKind::Lease).await.expect("readable")));
+                // One that takes over the leader's state is not open meanwhile.
+                let (Ok(jobs), Ok(leases)) = (found(store).await, store.records(RecordKind::Lease).await) else {
+                    break;
+                };
+                contents.push((jobs, leases));
             }
-            if contents.iter().all(|content| *content == contents[0]) && contents == last {
+            let is_whole = contents.len() == self.stores.len();
+            if is_whole && contents.iter().all(|content| *content == contents[0]) && contents == last {
                 return contents.swap_remove(0).0;
             }
             assert!(begun.elapsed() < PATIENCE, "the members do not come to the same");
@@ -184,13 +189,17 @@ pub(super) async fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -
 }
 
 pub(super) async fn all(store: &EmbeddedStore) -> Vec<Versioned> {
+    found(store).await.expect("searchable")
+}
+
+async fn found(store: &EmbeddedStore) -> Result<Vec<Versioned>, StoreError> {
     let mut found: Vec<Versioned> = Vec::new();
     loop {
         let after = found.last().map(|last| Sort::default().key(&last.job));
         let search = Search { filter: Filter::default(), sort: Sort::default(), after, limit: 1_000 };
-        let page = store.search(&search).await.expect("searchable");
+        let page = store.search(&search).await?;
         if page.is_empty() {
-            return found;
+            return Ok(found);
         }
         found.extend(page);
     }
