@@ -13,7 +13,6 @@ use crate::model_engine::Spoilt;
 
 /// With so many seeds a store that does something wrong is noticed.
 const NOTICED_WITHIN: u64 = 20;
-const SEEDS: u64 = 80;
 const PROCESSES: usize = 2;
 const WORKERS: usize = 6;
 const JOBS: usize = 40;
@@ -89,7 +88,7 @@ async fn nothing_is_lost_or_ends_twice(plan: Plan) {
 
 #[test]
 fn no_completion_is_acknowledged_twice_and_no_job_is_lost_whatever_befalls_the_managers() {
-    each_seed(SEEDS, nothing_is_lost_or_ends_twice);
+    each_seed(nothing_is_lost_or_ends_twice);
 }
 
 #[test]

@@ -17,7 +17,6 @@ use crate::model_engine::Spoilt;
 
 /// With so many seeds a store that does something wrong is noticed.
 const NOTICED_WITHIN: u64 = 20;
-const SEEDS: u64 = 60;
 const PROCESSES: usize = 3;
 const WORKERS: usize = 12;
 
@@ -139,7 +138,7 @@ async fn no_limit_is_exceeded(plan: Plan) {
 
 #[test]
 fn no_limit_is_exceeded_at_any_moment_whatever_befalls_the_managers() {
-    each_seed(SEEDS, no_limit_is_exceeded);
+    each_seed(no_limit_is_exceeded);
 }
 
 #[test]

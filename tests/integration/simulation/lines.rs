@@ -18,7 +18,6 @@ use crate::model_engine::Spoilt;
 
 /// With so many seeds a store that does something wrong is noticed.
 const NOTICED_WITHIN: u64 = 20;
-const SEEDS: u64 = 50;
 const PROCESSES: usize = 3;
 const WORKERS: usize = 8;
 const KEYS: usize = 3;
@@ -127,7 +126,7 @@ async fn no_order_is_changed(plan: Plan) {
 
 #[test]
 fn no_order_is_changed_whatever_befalls_the_managers() {
-    each_seed(SEEDS, no_order_is_changed);
+    each_seed(no_order_is_changed);
 }
 
 #[test]

@@ -17,7 +17,6 @@ use crate::model_engine::Spoilt;
 
 /// With so many seeds a store that does something wrong is noticed.
 const NOTICED_WITHIN: u64 = 20;
-const SEEDS: u64 = 80;
 const PROCESSES: usize = 2;
 const WORKERS: usize = 4;
 const JOBS: usize = 24;
@@ -77,7 +76,7 @@ async fn every_end_is_told(plan: Plan) {
 
 #[test]
 fn no_end_stays_untold_whatever_befalls_the_processes() {
-    each_seed(SEEDS, every_end_is_told);
+    each_seed(every_end_is_told);
 }
 
 #[test]

@@ -20,8 +20,6 @@ use crate::scheduler::{definition, id, job_action};
 
 /// With so many seeds a store that does something wrong is noticed.
 const NOTICED_WITHIN: u64 = 20;
-const SEEDS: u64 = 60;
-const BACKFILL_SEEDS: u64 = 40;
 const PROCESSES: usize = 2;
 
 /// How many schedules there are, with what periods in milliseconds, and from when to when they are due: once all are
@@ -169,12 +167,12 @@ async fn report(site: &Site, backfill: &JobId) -> BackfillReport {
 
 #[test]
 fn every_due_time_has_one_job_whatever_befalls_the_processes() {
-    each_seed(SEEDS, every_due_time_is_performed_once);
+    each_seed(every_due_time_is_performed_once);
 }
 
 #[test]
 fn a_backfill_runs_each_due_time_once_whatever_befalls_the_processes() {
-    each_seed(BACKFILL_SEEDS, a_backfill_runs_each_due_time);
+    each_seed(a_backfill_runs_each_due_time);
 }
 
 #[test]

@@ -13,7 +13,6 @@ use crate::model_engine::Spoilt;
 
 /// With so many seeds a store that does something wrong is noticed.
 const NOTICED_WITHIN: u64 = 20;
-const SEEDS: u64 = 80;
 const PROCESSES: usize = 3;
 const WORKERS: usize = 6;
 
@@ -46,7 +45,7 @@ async fn no_job_is_lost_or_doubled(plan: Plan) {
 
 #[test]
 fn managers_that_are_killed_frozen_and_added_lose_no_job_and_double_none() {
-    each_seed(SEEDS, no_job_is_lost_or_doubled);
+    each_seed(no_job_is_lost_or_doubled);
 }
 
 #[test]
