@@ -16,8 +16,8 @@ use crate::machine;
 use crate::program::{Engine, Server, Started, leasehold, lines};
 
 /// How many jobs are submitted around each trouble, and how many of them have run when it comes.
-const JOBS: usize = 120;
-const RAN_BEFORE: usize = 30;
+const JOBS: usize = 60;
+const RAN_BEFORE: usize = 15;
 /// The lease of the worker's jobs: shorter than a call waits for an answer of a server that hangs.
 const LEASE: &str = "10s";
 /// How long all jobs of a trouble may take: longer than the calls wait for a server that hangs, and than the lease of a

@@ -25,7 +25,7 @@ use super::site::{ONE_CLOCK, Site, Trouble};
 const SECONDS: &str = "LEASEHOLD_CHAOS_SECONDS";
 /// Set where the store has nodes of its own, which can be killed.
 const NODES: &str = "LEASEHOLD_CHAOS_NODES";
-const SHORT: Duration = Duration::from_secs(15);
+const SHORT: Duration = Duration::from_secs(8);
 
 const SUBMITTERS: usize = 3;
 const WORKERS: usize = 8;
@@ -34,11 +34,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Submitters wait while so many jobs are left, so that the workers complete them in time in the end.
 const BACKLOG: usize = 1_000;
 /// Shorter than a worker may be late.
-const LEASE_MS: u64 = 2_000;
-const LATE_MS: std::ops::Range<u64> = 0..4_000;
+const LEASE_MS: u64 = 1_000;
+const LATE_MS: std::ops::Range<u64> = 0..2_000;
 /// The time between two troubles, and how long those last that end by themselves.
-const QUIET_MS: std::ops::Range<u64> = 100..2_000;
-const TROUBLE_MS: std::ops::Range<u64> = 300..4_000;
+const QUIET_MS: std::ops::Range<u64> = 50..1_000;
+const TROUBLE_MS: std::ops::Range<u64> = 300..2_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_on_the_embedded_store_whatever_happens() {

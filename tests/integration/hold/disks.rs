@@ -19,7 +19,7 @@ const WORKERS: usize = 3;
 /// Enough that the submitters go on until they are told to stop.
 const PLENTY: usize = 1_000_000;
 /// So many completions there are before the disk is bad, and with it.
-const COMPLETIONS: usize = 100;
+const COMPLETIONS: usize = 50;
 
 /// Calls that fail on a disk without room, and with one that cannot keep what it was given, from the so manieth of a
 /// thread on.

@@ -33,8 +33,8 @@ use crate::servers::{self, IndexSet};
 
 /// The number of jobs.
 const JOBS: &str = "LEASEHOLD_DUPLICATES_JOBS";
-const FEW: usize = 1_000;
-const FEWER: usize = 300;
+const FEW: usize = 500;
+const FEWER: usize = 200;
 /// So many claims there are at least, so that troubles find them at everything.
 const CLAIMS: usize = 250;
 /// The most jobs in a claim, and in a submission.

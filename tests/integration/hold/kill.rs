@@ -16,7 +16,7 @@ const WORKERS: usize = 6;
 const LIFE_MS: std::ops::Range<u64> = 50..600;
 
 /// How long a member that was killed is away.
-const AWAY_MS: std::ops::Range<u64> = 0..2_000;
+const AWAY_MS: std::ops::Range<u64> = 0..1_000;
 
 /// Enough that the submitters never run out before the last kill.
 const PLENTY: usize = 1_000_000;

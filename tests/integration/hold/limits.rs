@@ -24,15 +24,16 @@ use crate::servers;
 /// The managers on Elasticsearch, of which one has an unreliable way to it.
 const MANAGERS: usize = 4;
 
-pub(super) const WORKERS: usize = 200;
+/// More than all limits together let work.
+pub(super) const WORKERS: usize = 60;
 
 /// The jobs of the key of which seven run at once, of all keys of which one does, of the queue that has a limit, and of
 /// the queue that has a rate.
-const OF_SEVEN: usize = 300;
-const OF_ONE: usize = 150;
+const OF_SEVEN: usize = 180;
+const OF_ONE: usize = 90;
 const ONES: usize = 15;
-const OF_QUEUE: usize = 150;
-const OF_RATE: usize = 100;
+const OF_QUEUE: usize = 100;
+const OF_RATE: usize = 70;
 const JOBS: usize = OF_SEVEN + OF_ONE + OF_QUEUE + OF_RATE;
 const SEVEN: usize = 7;
 const QUEUE_LIMIT: usize = 5;
@@ -50,11 +51,12 @@ const SUBMITTERS: usize = 8;
 const WORKS_FOR: Duration = Duration::from_millis(250);
 
 /// The leases, after which the monitor gives the jobs of dead workers back.
-const LEASE: Duration = Duration::from_secs(3);
+const LEASE: Duration = Duration::from_secs(2);
 
 pub(super) const DONE_WITHIN: Duration = Duration::from_secs(300);
 
-pub(super) const OPTIONS: [&str; 4] = ["--recovery-period-ms", "500", "--clock-skew-ms", "0"];
+pub(super) const OPTIONS: [&str; 6] =
+    ["--recovery-period-ms", "500", "--clock-skew-ms", "0", "--orphan-grace-ms", "500"];
 
 async fn post(http: &reqwest::Client, url: &str, path: &str, body: &Value) -> Option<Value> {
     let answer = http.post(format!("{url}{path}")).json(body).send().await.ok()?;
@@ -323,9 +325,9 @@ pub(super) async fn disturb(servers: &mut [Server], [killed, frozen, thawed]: [u
 /// Has everything befall members, the leader above all.
 pub(super) async fn disturb_members(site: &mut Site) {
     for trouble in [Trouble::Kill, Trouble::Freeze, Trouble::Partition] {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
         let leader = site.a_leader().await;
-        site.make(trouble, leader, Duration::from_millis(2_500)).await;
+        site.make(trouble, leader, Duration::from_millis(2_000)).await;
     }
 }
 
@@ -353,7 +355,7 @@ async fn no_limit_is_exceeded_by_managers_that_are_killed_frozen_and_cut_off() {
     proxy.inject(true);
     let urls = Arc::new(servers.iter().map(Server::url).collect::<Vec<_>>());
     let workers = all_at_work(&urls);
-    disturb(&mut servers, [2_000, 5_000, 10_000]).await;
+    disturb(&mut servers, [1_000, 2_500, 6_000]).await;
     let all = tokio::time::timeout(DONE_WITHIN, join_all(workers)).await.expect("all jobs end in time");
     all.into_iter().for_each(|ended| ended.expect("a worker ends well"));
     check(&servers[0].url()).await;

@@ -171,7 +171,7 @@ async fn no_order_is_changed_by_managers_that_are_killed_frozen_and_cut_off() {
     let (mut servers, proxy) = managers(place.path()).await;
     proxy.inject(true);
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
-    let accepted = run(urls, async || disturb(&mut servers, [1_000, 2_500, 7_000]).await).await;
+    let accepted = run(urls, async || disturb(&mut servers, [1_000, 2_000, 5_000]).await).await;
     check(&servers[0].url(), accepted).await;
 }
 

@@ -25,7 +25,7 @@ const OPTIONS: [&str; 6] = [
 ];
 
 /// How many jobs of no urgency wait at each manager, and in how many calls they are submitted.
-const BACKLOG: usize = 10_000;
+const BACKLOG: usize = 3_000;
 const CALLS: usize = 10;
 
 /// How many jobs the worker takes at once, and for how long it works on them.
@@ -40,7 +40,7 @@ const LEARNT: Duration = Duration::from_secs(10);
 const MOVED: Duration = Duration::from_secs(18);
 
 /// How many jobs are submitted while managers come and go, and how often.
-const STEADY_JOBS: usize = 2_000;
+const STEADY_JOBS: usize = 1_200;
 const STEADY_EVERY: Duration = Duration::from_millis(20);
 
 /// How long the workers may take to end all jobs.
@@ -211,15 +211,15 @@ async fn managers_that_are_killed_frozen_and_added_lose_no_job_and_double_none()
     let begun = Instant::now();
     let submitting = tokio::spawn(submit_steadily(Arc::clone(&course)));
     let at = |seconds| tokio::time::sleep_until((begun + Duration::from_secs(seconds)).into());
-    at(6).await;
+    at(3).await;
     servers[1].kill();
-    at(12).await;
+    at(7).await;
     servers[2].signal(Signal::SIGSTOP);
-    at(20).await;
+    at(12).await;
     servers.push(server(&engine, place.path(), MANAGERS).await);
     course.lock().urls.push(servers[MANAGERS].url());
     workers.push(tokio::spawn(work(MANAGERS, Arc::clone(&course))));
-    at(32).await;
+    at(20).await;
     servers[2].signal(Signal::SIGCONT);
     submitting.await.expect("all are submitted");
     let all = tokio::time::timeout(DONE_WITHIN, join_all(workers)).await.expect("all jobs end in time");
@@ -235,7 +235,7 @@ async fn managers_that_are_killed_frozen_and_added_lose_no_job_and_double_none()
         assert_eq!(fences.len(), 1, "{id} was completed under several leases");
     }
     for (what, from, to) in
-        [("undisturbed", 0, 6), ("one killed", 6, 12), ("one frozen", 12, 20), ("one added", 20, 32), ("woken", 32, 40)]
+        [("undisturbed", 0, 3), ("one killed", 3, 7), ("one frozen", 7, 12), ("one added", 12, 20), ("woken", 20, 24)]
     {
         let within = |at: &Instant| (from..to).contains(&at.duration_since(begun).as_secs());
         let submitted = course.submitted_at.iter().filter(|(_, at)| within(at));

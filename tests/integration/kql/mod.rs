@@ -11,6 +11,7 @@ mod schedules;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::clock::{Clock, SystemClock, Timestamp};
 use leasehold::job::{Job, NewBody, Owner, Phase};
@@ -35,6 +36,11 @@ use crate::store::elasticsearch::patient;
 const ASKED: usize = 1_000;
 /// How many go in one write.
 const BATCH: usize = 250;
+/// The fewest queries that are made up, also by a machine that answers one in seconds: a share of them is told.
+const FEWEST: usize = 50;
+/// How often a query is asked again of a server that has no room for it, and how long after.
+const TRIES: usize = 40;
+const REST: Duration = Duration::from_millis(250);
 
 /// What queries are about.
 #[derive(Clone, Debug)]
@@ -146,11 +152,23 @@ impl Comparison {
             "_source": false,
             "docvalue_fields": ["id"],
         });
-        let answer = self.client.post(&self.search).json(&body).send().await.map_err(|error| error.to_string())?;
-        let answer: Value = answer.json().await.map_err(|error| error.to_string())?;
+        let answer = self.answer(&body).await.map_err(|error| format!("{error:?}"))?;
         let Some(hits) = answer["hits"]["hits"].as_array() else { return Err(answer.to_string()) };
         let id = |hit: &Value| hit["fields"]["id"][0].as_str().map(str::to_owned);
         hits.iter().map(|hit| id(hit).ok_or_else(|| hit.to_string())).collect()
+    }
+
+    /// What the server answers; one that has no room for a query at the moment is asked again.
+    async fn answer(&self, body: &Value) -> reqwest::Result<Value> {
+        let mut tries = 1..=TRIES;
+        loop {
+            let sent = self.client.post(&self.search).json(body).send().await;
+            let is_busy = sent.as_ref().map_or(true, |answer| [429, 503].contains(&answer.status().as_u16()));
+            if !is_busy || tries.next().is_none() {
+                return sent?.json().await;
+            }
+            tokio::time::sleep(REST).await;
+        }
     }
 
     /// The ids of what the evaluator finds.
@@ -178,7 +196,7 @@ impl Comparison {
             }
         }
         if found != expected {
-            return Err(self.difference(expression, &found, &expected));
+            return Err(format!("between {moments:?}: {}", self.difference(expression, &found, &expected)));
         }
         let is_outside = |asked: &&Asked| found.contains(asked.id()) && !asked.is_within_bounds(expression);
         if let Some(asked) = self.asked.iter().find(is_outside) {
@@ -270,7 +288,7 @@ fn tell_apart(
     let mut runner = TestRunner::new_with_rng(config, rng);
     let (told_apart, all_asked) = (Cell::new(0), Cell::new(0));
     let budget = Budget::begin();
-    while budget.is_left() {
+    while budget.is_left() || all_asked.get() < FEWEST {
         let query = queries.new_tree(&mut runner).expect("a query");
         let asked = runner.run_one(query, |query| {
             let found = agree(&query)?;

@@ -286,8 +286,9 @@ pub(crate) async fn pages_neither_skip_nor_repeat(engine: &impl Engine) {
     for (index, filter) in filters.into_iter().enumerate() {
         // Some of the others for each order, since there are many.
         for sort in every_sort().into_iter().filter(|sort| sort.is_kept() || index.is_multiple_of(2)) {
-            for limit in if sort.is_kept() { &[1, 7][..] } else { &[7] } {
-                let limit = *limit;
+            // One at a time only where few are found: a server is asked for each page.
+            let limits: &[usize] = if sort.is_kept() && index > 0 { &[1, 7] } else { &[7] };
+            for limit in limits.iter().copied() {
                 let whole = Search { sort, ..all(filter.clone()) };
                 let wanted = expected(&jobs, &whole);
                 let mut page = Search { limit, ..whole };
