@@ -17,7 +17,7 @@ const KILLS: usize = 8;
 const SCHEDULES: usize = 30;
 
 /// A server lives this long at least and at most before it is killed.
-const LIFE_MS: std::ops::Range<u64> = 100..1_000;
+const LIFE_MS: std::ops::Range<u64> = 200..1_200;
 
 /// How long what was due until the last kill may take to be called.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -133,7 +133,7 @@ async fn every_due_time_is_called_over_kills(mut site: Site) {
     for number in 0..SCHEDULES {
         let id = format!("s{number}");
         let all = ended(&client, &id, until).await;
-        assert!(all.len() >= KILLS / 4, "{id} was due again and again: {all:?}");
+        assert!(all.len() >= KILLS / 2, "{id} was due again and again: {all:?}");
         assert!(all.windows(2).all(|pair| pair[1].due_at.since(pair[0].due_at) == Duration::from_secs(1)));
         due.extend(all.into_iter().map(|due| (id.clone(), due.due_at.to_rfc3339())));
     }
