@@ -45,8 +45,8 @@ const SCANNED_EVERY: Duration = Duration::from_millis(500);
 /// How long searches lag.
 const LAG: Duration = Duration::from_millis(800);
 
-/// The fewest seeds, also on a busy machine: with so many each simulation notices a store that does something wrong.
-const FEWEST: u64 = 20;
+/// With so many seeds each simulation notices a store that does something wrong; fewer are never run.
+const NOTICED_WITHIN: u64 = 20;
 
 /// 2030-03-17T17:46:40Z
 const START: i64 = 1_900_000_000_000;
@@ -70,24 +70,24 @@ fn each_seed<S: Future<Output = ()>>(simulate: impl Fn(Plan) -> S) {
     let first = if machine::effort() > 1 { rand::random() } else { seed::usual() };
     let budget = Budget::begin();
     let mut ran = 0;
-    while ran < FEWEST || budget.is_left() {
+    while ran < NOTICED_WITHIN || budget.is_left() {
         run(first.wrapping_add(ran));
         ran += 1;
     }
     println!("{ran} seeds");
 }
 
-/// Runs a simulation over models that do something wrong, and fails if it notices nothing with so many seeds.
-fn notices<S: Future<Output = ()>>(spoilt: Spoilt, seeds: u64, simulate: impl Fn(Plan) -> S) {
+/// Runs a simulation over models that do something wrong, and fails if it does not notice that in time.
+fn notices<S: Future<Output = ()>>(spoilt: Spoilt, simulate: impl Fn(Plan) -> S) {
     let _share = machine::with_others();
-    for seed in 0..seeds {
+    for seed in 0..NOTICED_WITHIN {
         let ends = std::panic::AssertUnwindSafe(|| run(Plan { seed, spoilt: Some(spoilt) }, &simulate));
         if std::panic::catch_unwind(ends).is_err() {
             println!("{spoilt:?} is noticed with the seed {seed}");
             return;
         }
     }
-    panic!("{spoilt:?} is not noticed with {seeds} seeds");
+    panic!("{spoilt:?} is not noticed with {NOTICED_WITHIN} seeds");
 }
 
 fn run<S: Future<Output = ()>>(plan: Plan, simulate: impl Fn(Plan) -> S) {

@@ -11,8 +11,6 @@ use super::crew::{Execution, Journal, Orders, at_work, job, queue, spec, submit}
 use super::{Plan, Site, each_seed, nothing, notices};
 use crate::model_engine::Spoilt;
 
-/// With so many seeds a store that does something wrong is noticed.
-const NOTICED_WITHIN: u64 = 20;
 const PROCESSES: usize = 2;
 const WORKERS: usize = 6;
 const JOBS: usize = 40;
@@ -93,10 +91,10 @@ fn no_completion_is_acknowledged_twice_and_no_job_is_lost_whatever_befalls_the_m
 
 #[test]
 fn a_store_that_writes_over_jobs_of_others_ends_one_twice() {
-    notices(Spoilt::ConflictsOfJobs, NOTICED_WITHIN, nothing_is_lost_or_ends_twice);
+    notices(Spoilt::ConflictsOfJobs, nothing_is_lost_or_ends_twice);
 }
 
 #[test]
 fn a_store_that_loses_writes_loses_an_end() {
-    notices(Spoilt::LostWrites(40), NOTICED_WITHIN, nothing_is_lost_or_ends_twice);
+    notices(Spoilt::LostWrites(40), nothing_is_lost_or_ends_twice);
 }

@@ -15,8 +15,6 @@ use super::crew::{Orders, at_work, job, queue, spec, submit};
 use super::{Plan, Process, Site, each_seed, notices};
 use crate::model_engine::Spoilt;
 
-/// With so many seeds a store that does something wrong is noticed.
-const NOTICED_WITHIN: u64 = 20;
 const PROCESSES: usize = 2;
 const WORKERS: usize = 4;
 const JOBS: usize = 24;
@@ -81,5 +79,5 @@ fn no_end_stays_untold_whatever_befalls_the_processes() {
 
 #[test]
 fn a_store_that_loses_writes_leaves_an_end_untold() {
-    notices(Spoilt::LostWrites(40), NOTICED_WITHIN, every_end_is_told);
+    notices(Spoilt::LostWrites(40), every_end_is_told);
 }

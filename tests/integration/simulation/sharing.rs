@@ -11,8 +11,6 @@ use super::duplicates::{check_executions, wrong_step};
 use super::{Plan, Site, each_seed, nothing, notices};
 use crate::model_engine::Spoilt;
 
-/// With so many seeds a store that does something wrong is noticed.
-const NOTICED_WITHIN: u64 = 20;
 const PROCESSES: usize = 3;
 const WORKERS: usize = 6;
 
@@ -50,10 +48,10 @@ fn managers_that_are_killed_frozen_and_added_lose_no_job_and_double_none() {
 
 #[test]
 fn a_store_that_writes_over_jobs_of_others_doubles_one() {
-    notices(Spoilt::ConflictsOfJobs, NOTICED_WITHIN, no_job_is_lost_or_doubled);
+    notices(Spoilt::ConflictsOfJobs, no_job_is_lost_or_doubled);
 }
 
 #[test]
 fn a_store_that_loses_writes_loses_a_job() {
-    notices(Spoilt::LostWrites(40), NOTICED_WITHIN, no_job_is_lost_or_doubled);
+    notices(Spoilt::LostWrites(40), no_job_is_lost_or_doubled);
 }
