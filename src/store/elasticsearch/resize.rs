@@ -225,11 +225,13 @@ impl Run<'_> {
 
     /// Removes what former runs have left, and changes the number of shards.
     async fn under_mark(&self, shards: Option<u32>, took_over: bool) -> Result<(), ConnectError> {
-        let mut found = self.look().await?;
-        if took_over {
+        let found = self.look().await?;
+        let found = if took_over {
             let (name, _) = found.live()?;
-            found = self.lift_for_good(&name, &self.mark).await?.ok_or_else(unmarked)?;
-        }
+            self.lift_for_good(&name, &self.mark).await?.ok_or_else(unmarked)?
+        } else {
+            found
+        };
         for index in found.half_made.keys() {
             self.must(Request::delete(index.clone())).await?;
         }

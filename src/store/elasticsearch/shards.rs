@@ -144,12 +144,12 @@ impl Found {
 
     /// Returns the index behind the alias, with its name.
     pub(super) fn live(self) -> Result<(String, Index), ConnectError> {
-        self.live.ok_or_else(gone)
+        self.live.ok_or_else(no_index)
     }
 
     /// Returns whether the index behind the alias takes no writes.
     pub(super) fn is_blocked(&self) -> Result<bool, ConnectError> {
-        self.live.as_ref().map(|(_, index)| index.is_blocked()).ok_or_else(gone)
+        self.live.as_ref().map(|(_, index)| index.is_blocked()).ok_or_else(no_index)
     }
 
     /// Returns the node with started copies of the most shards of an index, and whether it has all.
@@ -166,7 +166,7 @@ impl Found {
     }
 }
 
-fn gone() -> ConnectError {
+fn no_index() -> ConnectError {
     ConnectError::NotYet("the index is gone".to_owned())
 }
 

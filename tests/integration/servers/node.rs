@@ -22,8 +22,8 @@ const START_ATTEMPTS: usize = 3;
 /// The runner of OpenSearch takes no port above this.
 const OPENSEARCH_PORTS: std::ops::RangeInclusive<u16> = 9_201..=9_299;
 
-/// What every Java is told. A server of tests lives for minutes, of which its optimizing compiler takes a third without
-/// it: it is worth its work in one that lives for days.
+/// What every Java is told. The optimizing compiler is left out: it pays in a server that lives for days, and takes a
+/// third of the processor time of one that lives for minutes.
 const FLAGS: [&str; 2] = ["-XX:-UsePerfData", "-XX:TieredStopAtLevel=1"];
 
 /// What an Elasticsearch is started from.

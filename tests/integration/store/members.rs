@@ -12,7 +12,7 @@ use futures::future::join_all;
 use leasehold::job::{Job, JobId};
 use leasehold::query::{Filter, Search, Sort};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore, GroupOptions, OpenError};
-use leasehold::store::{Member, MemberMessage, RecordKind, Standing, Store, StoreError, Version, Versioned};
+use leasehold::store::{Member, MemberMessage, Record, RecordKind, Standing, Store, StoreError, Version, Versioned};
 use leasehold::store::{Write, WriteError};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
@@ -160,11 +160,11 @@ impl Group {
         loop {
             let mut contents = Vec::new();
             for store in self.stores.values() {
-                // One that takes over the leader's state is not open meanwhile.
-                let (Ok(jobs), Ok(leases)) = (found(store).await, store.records(RecordKind::Lease).await) else {
-                    break;
-                };
-                contents.push((jobs, leases));
+                match content(store).await {
+                    // It takes over the leader's state.
+                    Err(StoreError::Unavailable(_)) => break,
+                    content => contents.push(content.expect("readable")),
+                }
             }
             let is_whole = contents.len() == self.stores.len();
             if is_whole && contents.iter().all(|content| *content == contents[0]) && contents == last {
@@ -189,10 +189,15 @@ pub(super) async fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -
 }
 
 pub(super) async fn all(store: &EmbeddedStore) -> Vec<Versioned> {
-    found(store).await.expect("searchable")
+    search_all(store).await.expect("searchable")
 }
 
-async fn found(store: &EmbeddedStore) -> Result<Vec<Versioned>, StoreError> {
+/// The jobs and the leases of a store.
+async fn content(store: &EmbeddedStore) -> Result<(Vec<Versioned>, Vec<Record>), StoreError> {
+    Ok((search_all(store).await?, store.records(RecordKind::Lease).await?))
+}
+
+async fn search_all(store: &EmbeddedStore) -> Result<Vec<Versioned>, StoreError> {
     let mut found: Vec<Versioned> = Vec::new();
     loop {
         let after = found.last().map(|last| Sort::default().key(&last.job));
