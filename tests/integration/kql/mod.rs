@@ -64,8 +64,8 @@ impl Asked {
         }
     }
 
-    fn is_within_bounds(&self, expression: &Expression) -> bool {
-        let bounds = expression.bounds(SystemClock::default().now());
+    fn is_within_bounds(&self, expression: &Expression, now: Timestamp) -> bool {
+        let bounds = expression.bounds(now);
         let any = |field: &str, value: Option<&str>| {
             bounds.texts(field).is_none_or(|wanted| value.is_some_and(|value| wanted.iter().any(|text| text == value)))
         };
@@ -198,9 +198,13 @@ impl Comparison {
         if found != expected {
             return Err(format!("between {moments:?}: {}", self.difference(expression, &found, &expected)));
         }
-        let is_outside = |asked: &&Asked| found.contains(asked.id()) && !asked.is_within_bounds(expression);
+        // Bounds move with `now` too: those of the moment in which the server took it up hold what it found.
+        let is_outside = |asked: &&Asked| {
+            let mut moments = moments.clone().map(Timestamp::from_millis);
+            found.contains(asked.id()) && !moments.any(|now| asked.is_within_bounds(expression, now))
+        };
         if let Some(asked) = self.asked.iter().find(is_outside) {
-            return Err(format!("found, and outside of {:?}: {asked:?}", expression.bounds(clock.now())));
+            return Err(format!("found, and outside of {:?} and later ones: {asked:?}", expression.bounds(sent)));
         }
         Ok(found.len())
     }
@@ -223,7 +227,8 @@ impl Comparison {
 /// Connects to an empty store, and gives the address of the search of one of its indices.
 async fn connect(server: &SearchServer, index: &str) -> (IndexSet, ElasticsearchStore, String) {
     let set = server.index_set().await;
-    let search = format!("{}/{}{index}/_search", set.url(), set.prefix());
+    // An answer without what a shard could not find would be a difference.
+    let search = format!("{}/{}{index}/_search?allow_partial_search_results=false", set.url(), set.prefix());
     let store = crate::store::elasticsearch::connect(patient(set.url(), set.prefix())).await;
     (set, store, search)
 }
