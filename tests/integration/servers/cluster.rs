@@ -3,31 +3,32 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::node::{Distribution, POLL, START_DEADLINE, STARTING, wait_until_up};
 use super::ports;
 use super::watchdog::Watched;
-use super::{IndexSet, fresh_prefix};
+use super::{IndexSet, announce, fresh_prefix, index_sets};
 
 /// What each node gets; with all that a JVM needs besides, a node takes about 0.8 GiB.
 const HEAP_MIB: u32 = 512;
 /// How long a killed process may take to be gone.
 const KILL_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A cluster at a time and test process: three nodes are what the memory of a small machine has room for.
-static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
+/// One cluster at a time and test process: three nodes are what the memory of a small machine has room for. The next
+/// test takes over the nodes, since to start them costs a minute of processor time.
+static NODES: Mutex<Vec<Node>> = Mutex::const_new(Vec::new());
 
-/// A cluster that belongs to one test and ends with it.
+/// A cluster that belongs to one test, and after it to another. One whose test has failed ends.
 pub(crate) struct Cluster {
-    name: String,
-    nodes: Vec<Node>,
+    nodes: MutexGuard<'static, Vec<Node>>,
+    /// The test's own: connections end with the runtime in which they were made.
     http: reqwest::Client,
-    _permit: SemaphorePermit<'static>,
 }
 
 struct Node {
     name: String,
+    cluster: String,
     url: String,
     http_port: u16,
     transport_port: u16,
@@ -35,44 +36,42 @@ struct Node {
 }
 
 impl Cluster {
-    /// Starts `count` nodes and waits until all are one cluster.
+    /// Takes over the nodes of the test before, or starts `count`, and waits until all are one cluster without an index.
     ///
     /// # Panics
     /// When they do not come up; it says why.
     pub(crate) async fn start(count: usize) -> Self {
-        let permit = ONE_AT_A_TIME.acquire().await.expect("never closed");
-        let distribution = Distribution::elasticsearch().await.unwrap_or_else(|why| panic!("no cluster: {why}"));
-        let places: Vec<(String, u16, u16)> =
-            (1..=count).map(|number| (format!("n{number}"), ports::free(), ports::free())).collect();
-        let joined = |part: fn(&(String, u16, u16)) -> String| places.iter().map(part).collect::<Vec<_>>().join(",");
-        let name = format!("leasehold-cluster-{}-{}", std::process::id(), places[0].1);
+        let mut cluster = Self { nodes: NODES.lock().await, http: reqwest::Client::new() };
         let _alone = STARTING.lock().await;
-        let mut nodes = Vec::new();
-        for (node, http_port, transport_port) in &places {
-            let settings = [
-                ("cluster.name", name.clone()),
-                ("node.name", node.clone()),
-                ("transport.port", transport_port.to_string()),
-                ("cluster.initial_master_nodes", joined(|(node, ..)| node.clone())),
-                ("discovery.seed_hosts", joined(|(.., port)| format!("127.0.0.1:{port}"))),
-            ];
-            let watched = distribution
-                .start(&format!("cluster-{node}"), HEAP_MIB, *http_port, &settings)
-                .unwrap_or_else(|why| panic!("no cluster: {why}"));
-            nodes.push(Node {
-                name: node.clone(),
-                url: format!("http://127.0.0.1:{http_port}"),
-                http_port: *http_port,
-                transport_port: *transport_port,
-                watched,
-            });
+        if cluster.nodes.len() == count {
+            match cluster.take_over().await {
+                Ok(()) => return cluster,
+                Err(why) => announce(&format!("the cluster of the test before is of no use: {why}")),
+            }
         }
-        let cluster = Self { name, nodes, http: reqwest::Client::new(), _permit: permit };
-        for node in 0..count {
-            cluster.wait_until_up(node).await;
-        }
-        cluster.wait_until(0, "all nodes have joined", |health| health["number_of_nodes"] == count).await;
+        cluster.nodes.clear();
+        *cluster.nodes = start_nodes(count).await.unwrap_or_else(|why| panic!("no cluster: {why}"));
+        cluster.settle().await.unwrap_or_else(|why| panic!("no cluster: {why}"));
         cluster
+    }
+
+    /// Starts the nodes again that the test before has killed, and removes what it has left.
+    async fn take_over(&mut self) -> Result<(), String> {
+        for node in self.nodes.iter_mut().filter(|node| ports::is_free(node.http_port)) {
+            node.watched.start_again()?;
+        }
+        self.settle().await
+    }
+
+    /// Waits until all nodes are one cluster, without anything of another test.
+    async fn settle(&self) -> Result<(), String> {
+        for node in self.nodes.iter() {
+            node.wait_until_up().await?;
+        }
+        index_sets::remove_those_of_all_tests(self.url(0)).await?;
+        let count = self.nodes.len();
+        let is_whole = |health: &Value| health["status"] == "green" && health["number_of_nodes"] == count;
+        self.reached(0, "all nodes have joined", is_whole).await
     }
 
     /// Indices that the test makes itself, under a prefix with this name.
@@ -104,7 +103,8 @@ impl Cluster {
 
     /// Starts a killed node again with the data that it had, and waits until it has joined.
     pub(crate) async fn restart(&mut self, node: usize) {
-        self.nodes[node].watched.start_again().unwrap_or_else(|why| panic!("{}: {why}", self.nodes[node].name));
+        let Node { name, watched, .. } = &mut self.nodes[node];
+        watched.start_again().unwrap_or_else(|why| panic!("{name}: {why}"));
         self.wait_until_up(node).await;
     }
 
@@ -136,11 +136,14 @@ impl Cluster {
     }
 
     async fn wait_until_up(&self, node: usize) {
-        let Node { name, url, watched, .. } = &self.nodes[node];
-        wait_until_up(watched, url, &self.name).await.unwrap_or_else(|why| panic!("{name}: {why}"));
+        self.nodes[node].wait_until_up().await.unwrap_or_else(|why| panic!("{why}"));
     }
 
     async fn wait_until(&self, node: usize, what: &str, holds: impl Fn(&Value) -> bool) {
+        self.reached(node, what, holds).await.unwrap_or_else(|why| panic!("{why}"));
+    }
+
+    async fn reached(&self, node: usize, what: &str, holds: impl Fn(&Value) -> bool) -> Result<(), String> {
         let deadline = Instant::now() + START_DEADLINE;
         let url = format!("{}/_cluster/health", self.url(node));
         let mut last = Value::Null;
@@ -149,10 +152,48 @@ impl Cluster {
                 last = answer.json().await.unwrap_or_default();
             }
             if holds(&last) {
-                return;
+                return Ok(());
             }
             tokio::time::sleep(POLL).await;
         }
-        panic!("not within {START_DEADLINE:?}: {what}; the last answer was {last}");
+        Err(format!("not within {START_DEADLINE:?}: {what}; the last answer was {last}"))
     }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.nodes.clear();
+        }
+    }
+}
+
+impl Node {
+    async fn wait_until_up(&self) -> Result<(), String> {
+        let up = wait_until_up(&self.watched, &self.url, &self.cluster).await;
+        up.map_err(|why| format!("{}: {why}", self.name))
+    }
+}
+
+/// Starts so many nodes, which are to become one cluster.
+async fn start_nodes(count: usize) -> Result<Vec<Node>, String> {
+    let distribution = Distribution::elasticsearch().await?;
+    let places: Vec<(String, u16, u16)> =
+        (1..=count).map(|number| (format!("n{number}"), ports::free(), ports::free())).collect();
+    let joined = |part: fn(&(String, u16, u16)) -> String| places.iter().map(part).collect::<Vec<_>>().join(",");
+    let cluster = format!("leasehold-cluster-{}-{}", std::process::id(), places[0].1);
+    let mut nodes = Vec::new();
+    for &(ref name, http_port, transport_port) in &places {
+        let settings = [
+            ("cluster.name", cluster.clone()),
+            ("node.name", name.clone()),
+            ("transport.port", transport_port.to_string()),
+            ("cluster.initial_master_nodes", joined(|(node, ..)| node.clone())),
+            ("discovery.seed_hosts", joined(|(.., port)| format!("127.0.0.1:{port}"))),
+        ];
+        let watched = distribution.start(&format!("cluster-{name}"), HEAP_MIB, http_port, &settings)?;
+        let (name, cluster, url) = (name.clone(), cluster.clone(), format!("http://127.0.0.1:{http_port}"));
+        nodes.push(Node { name, cluster, url, http_port, transport_port, watched });
+    }
+    Ok(nodes)
 }

