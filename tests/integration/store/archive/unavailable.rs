@@ -183,7 +183,8 @@ async fn a_month_that_is_away_holds_up_nobody_who_does_not_need_it(site: Site) {
 async fn counts_and_statistics_without_a_month_are_refused(site: Site) {
     site.create(&site.ended("a")).await;
     site.make_past_month_away().await;
-    let options = ElasticsearchOptions { read_timeout: Duration::from_secs(1), ..site.options.clone() };
+    let soon = Duration::from_secs(1);
+    let options = ElasticsearchOptions { read_timeout: soon, query_time: soon, ..site.options.clone() };
     let store = connect(options).await;
     store.count(&Filter::default(), &[]).await.expect_err("a month is missing");
     let everything = StatsRequest::default();
