@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use super::crew::{Orders, at_work, caller, queue};
 use super::{Plan, Process, START, Site, each_seed, notices};
 use crate::model_engine::Spoilt;
-use crate::scheduler::{definition, id, job_action};
+use crate::scheduler::{definition, id};
 
 const PROCESSES: usize = 2;
 
@@ -36,6 +36,13 @@ static EXECUTOR: LazyLock<HttpExecutor> =
 
 fn policy() -> TargetPolicy {
     TargetPolicy { allow_private: false, allow: Vec::new() }
+}
+
+/// Submits a job that does not end by its lost attempts, as those of the crew do not.
+fn job_action() -> Value {
+    let mut action = crate::scheduler::job_action();
+    action["job"]["max_attempts"] = json!(1_000);
+    action
 }
 
 fn schedules(site: &Site, process: &Process) -> Schedules {
