@@ -43,9 +43,13 @@ async fn servers_that_know_each_other_start_a_job_at_once_wherever_a_worker_wait
     assert!(put.expect("an answer").status().is_success());
 
     let claim = json!({"worker_id": "w", "queues": ["q"], "wait_ms": 60_000});
+    let received = "leasehold_hints_total{outcome=\"received\"}";
     let worker = async {
-        let (status, claimed) = post(&second, "/v1/claims", &claim).await;
-        assert_eq!((status, claimed["jobs"].as_array().map(Vec::len)), (200, Some(1)), "{claimed}");
+        // A refresh that was under way may be late, and let a search find the first jobs after all.
+        while second.counter(received).await < 1.0 {
+            let (status, claimed) = post(&second, "/v1/claims", &claim).await;
+            assert_eq!((status, claimed["jobs"].as_array().map(Vec::len)), (200, Some(1)), "{claimed}");
+        }
     };
     let client = async {
         // Ends with the worker: the first jobs may come before its server is known to have one.
@@ -58,7 +62,6 @@ async fn servers_that_know_each_other_start_a_job_at_once_wherever_a_worker_wait
         () = worker => {}
         () = client => {}
     }
-    assert!(second.counter("leasehold_hints_total{outcome=\"received\"}").await >= 1.0);
     // The worker may have its job before the first server has the answer to its call.
     let sent = "leasehold_hints_total{outcome=\"sent\"}";
     eventually("the first server knows that its call was taken", async || first.counter(sent).await >= 1.0).await;
