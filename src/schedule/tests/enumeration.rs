@@ -195,6 +195,9 @@ fn compare(expression: &Expression, zone: &str, around: &str, start_minutes: i64
 }
 
 proptest! {
+    // A case looks at thousands of moments.
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, ..ProptestConfig::default() })]
+
     #[test]
     fn minutes_fire_as_an_enumeration_says(
         expression in expression(false), (zone, around) in select(&CHANGES[..]), start_minutes in -300_i64..10_000,

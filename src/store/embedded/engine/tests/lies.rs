@@ -36,7 +36,7 @@ fn what_the_log_has_not_is_lost_only_where_nothing_has_recorded_it() {
         liar.commit(batches);
         (liar, before)
     };
-    for batches in 1..12 {
+    for batches in [1, 2, 5, 11] {
         let (mut liar, before) = unrecorded(batches);
         assert_eq!(liar.fail_power(Lies::new()).at(), before);
         // The numbers that were lost are given out again.
