@@ -36,7 +36,8 @@ struct Node {
 }
 
 impl Cluster {
-    /// Takes over the nodes of the test before, or starts `count`, and waits until all are one cluster without an index.
+    /// Takes over the nodes of the test before, or starts `count`, and waits until all are one cluster without an
+    /// index.
     ///
     /// # Panics
     /// When they do not come up; it says why.

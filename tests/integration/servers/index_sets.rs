@@ -166,8 +166,8 @@ impl Made {
         made
     }
 
-    /// Removes all that came since the set was made, which who takes it next looks at. Returns whether it is else what it
-    /// was then.
+    /// Removes all that came since the set was made. Returns whether its indices and templates are those of then;
+    /// whether they are empty is looked at by [`IndexSet::take`].
     async fn empty(&self) -> Result<bool, String> {
         let Some(first) = &self.first else { return Ok(false) };
         self.remove_streams().await?;
