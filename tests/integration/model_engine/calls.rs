@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use leasehold::job::{BodyRef, Fence, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use leasehold::query::stats::{Stats, StatsRequest};
 use leasehold::query::{Filter, Group, GroupField, ScheduleFilter, Search};
@@ -23,8 +24,8 @@ use super::{Handle, statistics};
 const PAGE: usize = 1_000;
 
 impl Handle {
-    /// Makes writes at one moment, but for those that come later. They come even if the process dies meanwhile or nobody
-    /// waits any more.
+    /// Makes writes, each at a moment of its own. They are made even if the process dies meanwhile or nobody waits any
+    /// more.
     async fn make<W, T>(&self, writes: Vec<W>, make: fn(&mut State, &W, bool) -> WriteResult<T>) -> Vec<WriteResult<T>>
     where
         W: Send + 'static,
@@ -63,20 +64,21 @@ impl Handle {
     }
 }
 
-/// Makes writes after a while, all at one moment.
+/// Makes writes after a while, in their order where their fates do not put them apart.
 async fn make_after<W, T>(
     state: Arc<Mutex<State>>,
     after: Duration,
     writes: Vec<(W, Fate)>,
     make: fn(&mut State, &W, bool) -> WriteResult<T>,
 ) -> Vec<WriteResult<T>> {
-    tokio::time::sleep(after).await;
-    let mut state = state.lock();
-    let make = |(write, fate): &(W, Fate)| match fate.telling {
-        Telling::Lost => Err(unknown()),
-        _ => make(&mut state, write, fate.is_overtaken),
+    let make = async |(write, fate): (W, Fate)| {
+        tokio::time::sleep(after + fate.apart).await;
+        match fate.telling {
+            Telling::Lost => Err(unknown()),
+            _ => make(&mut state.lock(), &write, fate.is_overtaken),
+        }
     };
-    writes.iter().map(make).collect()
+    join_all(writes.into_iter().map(make)).await
 }
 
 fn unknown<T>() -> WriteError<T> {

@@ -17,14 +17,16 @@ pub(crate) struct Odds {
     pub(crate) untold: u32,
     /// A way to the store or back takes long.
     pub(crate) slow: u32,
-    /// The longest that a way takes then.
+    /// A write of a call is made later than the others: those of one call may go to several places.
+    pub(crate) apart: u32,
+    /// The longest that a way takes that takes long, or that a write is made after others of its call.
     pub(crate) longest: Duration,
 }
 
 impl Odds {
     /// Enough of everything for a few faults in each job's life.
     pub(crate) const OFTEN: Self =
-        Self { refused: 40, overtaken: 40, untold: 30, slow: 20, longest: Duration::from_millis(1_500) };
+        Self { refused: 40, overtaken: 40, untold: 30, slow: 20, apart: 20, longest: Duration::from_millis(1_500) };
 }
 
 /// What becomes of a write, or of some in a batch.
@@ -57,6 +59,8 @@ pub(super) struct Fate {
     pub(super) telling: Telling,
     /// Whether somebody else writes the document just before.
     pub(super) is_overtaken: bool,
+    /// How much later than others of its call it is made.
+    pub(super) apart: Duration,
 }
 
 /// The usual time of a way to the store, or back, in microseconds.
@@ -82,24 +86,25 @@ impl Faults {
             true => tellings[self.rng.random_range(0..tellings.len())],
             false => Telling::Told,
         };
-        let late = self.rng.random_range(0..=self.odds.longest.as_millis() as u64);
-        Course { there, back, refusal, telling, late: Duration::from_millis(late) }
+        Course { there, back, refusal, telling, late: self.delay() }
     }
 
     /// Returns what becomes of one of the writes of a call: what befalls the call befalls a part of them.
     pub(super) fn fate_in(&mut self, course: Course) -> Fate {
         let is_befallen = course.telling != Telling::Told && self.rng.random_ratio(3, 4);
         let telling = if is_befallen { course.telling } else { Telling::Told };
-        Fate { telling, is_overtaken: self.comes(self.odds.overtaken) }
+        let is_overtaken = self.comes(self.odds.overtaken);
+        let apart = if self.comes(self.odds.apart) { self.delay() } else { Duration::ZERO };
+        Fate { telling, is_overtaken, apart }
     }
 
     fn way(&mut self) -> Duration {
         let usual = Duration::from_micros(self.rng.random_range(WAY));
-        let longest = self.odds.longest.as_millis() as u64;
-        match self.comes(self.odds.slow) && longest > 0 {
-            true => usual + Duration::from_millis(self.rng.random_range(0..longest)),
-            false => usual,
-        }
+        if self.comes(self.odds.slow) { usual + self.delay() } else { usual }
+    }
+
+    fn delay(&mut self) -> Duration {
+        Duration::from_millis(self.rng.random_range(0..=self.odds.longest.as_millis() as u64))
     }
 
     fn comes(&mut self, one_in: u32) -> bool {
