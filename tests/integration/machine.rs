@@ -124,3 +124,21 @@ fn every_large_test_begins_by_taking_a_share_of_the_machine() {
     assert!(tests > 70, "only {tests} tests were found");
     assert!(without.is_empty(), "these take no share: {without:?}");
 }
+
+#[test]
+fn what_is_not_run_for_every_change_is_run_every_night() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let files =
+        ["src", "tests"].iter().flat_map(|folder| glob::glob(&format!("{root}/{folder}/**/*.rs")).expect("a pattern"));
+    let mut reasons = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(file.expect("readable")).expect("text");
+        reasons
+            .extend(text.lines().map(str::trim_start).filter(|line| line.starts_with("#[ignore")).map(str::to_owned));
+    }
+    assert!(reasons.len() > 5, "only these are ignored: {reasons:?}");
+    let others: Vec<_> = reasons.iter().filter(|reason| !reason.starts_with("#[ignore = \"every night")).collect();
+    assert!(others.is_empty(), "nothing runs these: {others:?}");
+    let nightly = std::fs::read_to_string(format!("{root}/.ci/nightly")).expect("text");
+    assert!(nightly.contains("-- --ignored"), "the nightly script runs what is ignored");
+}

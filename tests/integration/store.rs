@@ -47,6 +47,36 @@ pub(crate) trait Engine: Sized + Send + Sync + 'static {
     async fn settle(&self);
 }
 
+/// Makes tests of cases on Elasticsearch and on OpenSearch. Each case gets what `$open` makes of the server. A case that
+/// takes long is marked: `[every_night]`, or `[every_night_on_opensearch]` where one server is enough for every change.
+macro_rules! on_servers {
+    ($open:path; $($([$when:ident])? $case:ident),* $(,)?) => {
+        mod on_elasticsearch {
+            $($crate::store::on_servers!(@elasticsearch $([$when])? $case, $open);)*
+        }
+        mod on_opensearch {
+            $($crate::store::on_servers!(@opensearch $([$when])? $case, $open);)*
+        }
+    };
+    (@opensearch [every_night_on_opensearch] $case:ident, $open:path) => {
+        $crate::store::on_servers!(@opensearch [every_night] $case, $open);
+    };
+    (@$server:ident [every_night] $case:ident, $open:path) => {
+        #[tokio::test(flavor = "multi_thread")]
+        #[ignore = "every night"]
+        async fn $case() {
+            super::$case($open(crate::servers::$server().await).await).await;
+        }
+    };
+    (@$server:ident $([every_night_on_opensearch])? $case:ident, $open:path) => {
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $case() {
+            super::$case($open(crate::servers::$server().await).await).await;
+        }
+    };
+}
+pub(crate) use on_servers;
+
 /// Makes a module of tests, one for each case.
 macro_rules! conformance {
     ($module:ident, $engine:ty) => {

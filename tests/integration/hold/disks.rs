@@ -33,6 +33,7 @@ enum Role {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: a cluster of its own, as for a broken disk"]
 async fn a_follower_with_a_full_disk_holds_up_nobody() {
     let _share = machine::with_others();
     a_disk_is_bad(Role::Follower, FULL, "the disk is full").await;
@@ -51,6 +52,7 @@ async fn a_follower_with_a_broken_disk_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: a cluster of its own, as for a full disk"]
 async fn a_leader_with_a_broken_disk_gives_way_to_another() {
     let _share = machine::with_others();
     a_disk_is_bad(Role::Leader, BROKEN, "the disk failed").await;

@@ -165,6 +165,7 @@ async fn run(urls: Vec<String>, disturb: impl AsyncFnOnce()) -> Vec<Accepted> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: a minute of three managers on Elasticsearch"]
 async fn no_order_is_changed_by_managers_that_are_killed_frozen_and_cut_off() {
     let _share = machine::with_others();
     let place = TempDir::new().expect("a directory");

@@ -49,12 +49,14 @@ async fn the_embedded_server_backfills_each_due_time_over_kills() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: most of a minute of three members"]
 async fn members_backfill_each_due_time_over_kills() {
     let _share = machine::with_others();
     a_backfill_is_completed_over_kills(Site::members(&OPTIONS).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: half a minute of a server on Elasticsearch"]
 async fn a_server_on_elasticsearch_backfills_each_due_time_over_kills() {
     let _share = machine::with_others();
     a_backfill_is_completed_over_kills(Site::elasticsearch(&OPTIONS).await).await;

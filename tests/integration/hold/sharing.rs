@@ -201,6 +201,7 @@ async fn sum(servers: &[Server], counter: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: a minute of managers on Elasticsearch"]
 async fn managers_that_are_killed_frozen_and_added_lose_no_job_and_double_none() {
     let _share = machine::with_others();
     let place = TempDir::new().expect("a directory");

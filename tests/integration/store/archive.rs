@@ -33,29 +33,11 @@ const STEP: usize = 100;
 
 /// Makes a test of each case for each server, with a store as [`Site::on`] opens it, or `in_haste`.
 macro_rules! on_both {
-    (in_haste: $($case:ident),* $(,)?) => {
-        $crate::store::archive::on_both!(@in_haste $($case)*);
+    (in_haste: $($cases:tt)*) => {
+        $crate::store::on_servers!($crate::store::archive::Site::in_haste; $($cases)*);
     };
-    ($($case:ident),* $(,)?) => {
-        $crate::store::archive::on_both!(@on $($case)*);
-    };
-    (@$open:ident $($case:ident)*) => {
-        mod on_elasticsearch {
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                async fn $case() {
-                    super::$case(crate::store::archive::Site::$open(crate::servers::elasticsearch().await).await).await;
-                }
-            )*
-        }
-        mod on_opensearch {
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                async fn $case() {
-                    super::$case(crate::store::archive::Site::$open(crate::servers::opensearch().await).await).await;
-                }
-            )*
-        }
+    ($($cases:tt)*) => {
+        $crate::store::on_servers!($crate::store::archive::Site::on; $($cases)*);
     };
 }
 pub(crate) use on_both;
@@ -70,7 +52,7 @@ on_both!(
     a_moved_job_can_be_removed_and_its_id_used_again,
     a_cursor_goes_over_jobs_that_move_meanwhile,
     the_index_of_a_past_month_goes_with_its_last_job,
-    nothing_can_be_written_to_a_months_index_when_it_is_about_to_go,
+    [every_night_on_opensearch] nothing_can_be_written_to_a_months_index_when_it_is_about_to_go,
     the_alias_shows_every_job_once_and_no_tombstone,
 );
 

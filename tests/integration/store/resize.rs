@@ -15,6 +15,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::elasticsearch::{connect, patient};
+use super::on_servers;
 use super::sample::{counted, json as body, submitted};
 use crate::proxy::{Fault, FaultProxy, Faults};
 use crate::servers::{Cluster, IndexSet, SearchServer};
@@ -373,33 +374,12 @@ async fn on_three_nodes_an_index_is_split_over_them_and_shrunk_when_its_shards_h
     assert_eq!(health["active_shards"], 4, "{health}");
 }
 
-macro_rules! on_each_server {
-    ($($case:ident),* $(,)?) => {
-        mod on_elasticsearch {
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                async fn $case() {
-                    super::$case(crate::servers::elasticsearch().await).await;
-                }
-            )*
-        }
-        mod on_opensearch {
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                async fn $case() {
-                    super::$case(crate::servers::opensearch().await).await;
-                }
-            )*
-        }
-    };
-}
-
-on_each_server!(
+on_servers!(std::future::ready;
     writes_wait_and_versions_stay_while_an_index_is_split_and_shrunk,
-    a_split_goes_on_or_is_taken_back_wherever_it_ended,
-    a_shrinking_goes_on_or_is_taken_back_wherever_it_ended,
-    a_change_that_is_out_of_time_is_taken_back_wherever_that_ends,
-    two_changes_at_once_do_no_harm,
+    [every_night_on_opensearch] a_split_goes_on_or_is_taken_back_wherever_it_ended,
+    [every_night] a_shrinking_goes_on_or_is_taken_back_wherever_it_ended,
+    [every_night] a_change_that_is_out_of_time_is_taken_back_wherever_that_ends,
+    [every_night] two_changes_at_once_do_no_harm,
     a_number_that_cannot_be_made_is_refused_before_anything_is_done,
     a_block_that_nobody_lifts_is_noticed_and_the_next_migration_lifts_it,
     a_block_that_is_nobodys_is_left_alone,

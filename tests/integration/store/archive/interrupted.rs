@@ -12,12 +12,12 @@ use crate::proxy::FaultProxy;
 use crate::store::conflict;
 
 on_both!(
-    a_move_loses_and_doubles_nothing_wherever_it_ends,
-    a_job_can_be_started_again_wherever_its_move_ended,
-    a_job_can_be_removed_wherever_its_move_ended,
-    a_job_cannot_be_submitted_again_wherever_its_move_ended,
-    a_return_from_the_archive_is_done_or_not_done_wherever_it_ends,
-    a_removal_from_the_archive_is_done_or_not_done_wherever_it_ends,
+    [every_night_on_opensearch] a_move_loses_and_doubles_nothing_wherever_it_ends,
+    [every_night_on_opensearch] a_job_can_be_started_again_wherever_its_move_ended,
+    [every_night_on_opensearch] a_job_can_be_removed_wherever_its_move_ended,
+    [every_night_on_opensearch] a_job_cannot_be_submitted_again_wherever_its_move_ended,
+    [every_night_on_opensearch] a_return_from_the_archive_is_done_or_not_done_wherever_it_ends,
+    [every_night_on_opensearch] a_removal_from_the_archive_is_done_or_not_done_wherever_it_ends,
 );
 
 /// More requests than anything here takes.

@@ -15,7 +15,7 @@ use super::interrupted::MANY;
 use super::{HOUR, Site, end, on_both, retried};
 use crate::store::sample::{id, plain_spec, queue, submit};
 
-on_both!(each_job_is_in_one_place_whatever_happens_in_whatever_order);
+on_both!([every_night_on_opensearch] each_job_is_in_one_place_whatever_happens_in_whatever_order);
 
 /// How many sequences are tried.
 const SEQUENCES: u32 = 12;

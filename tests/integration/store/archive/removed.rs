@@ -14,8 +14,8 @@ use super::{HOUR, STEP, Site, end, id, is_moved, on_both, plain_spec, submit};
 
 on_both!(
     a_removal_that_comes_late_takes_no_job_along,
-    a_job_of_a_month_is_moved_wherever_the_removal_of_the_months_index_ended,
-    a_job_whose_move_was_interrupted_for_months_is_there_once,
+    [every_night_on_opensearch] a_job_of_a_month_is_moved_wherever_the_removal_of_the_months_index_ended,
+    [every_night_on_opensearch] a_job_whose_move_was_interrupted_for_months_is_there_once,
     a_month_that_acknowledges_before_the_disk_does_is_put_right,
     a_month_that_takes_no_writes_is_named_with_what_lifts_its_block,
 );

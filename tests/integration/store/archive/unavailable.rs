@@ -19,7 +19,7 @@ use crate::store::sample::counted;
 
 on_both!(in_haste:
     a_month_that_is_away_holds_up_nobody_who_does_not_need_it,
-    counts_and_statistics_without_a_month_are_refused,
+    [every_night_on_opensearch] counts_and_statistics_without_a_month_are_refused,
     a_closed_month_is_not_taken_for_one_without_jobs,
     a_month_that_is_away_keeps_no_job_of_another_month_from_being_moved,
     a_page_of_jobs_that_cannot_be_moved_is_passed_over,
