@@ -1,6 +1,7 @@
 //! A fresh, empty store of each engine for a test of what stands on stores.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::query::Filter;
@@ -8,8 +9,12 @@ use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::{Refresh, Store};
 use tempfile::TempDir;
 
-use crate::servers;
+use crate::model_engine::{Model, Odds};
+use crate::servers::{self, IndexSet};
 use crate::store::elasticsearch::{connect, patient};
+
+/// How long searches of a model lag, as those of a server do that refreshes by itself.
+const LAG: Duration = Duration::from_secs(1);
 
 /// A store and what it stands on, which ends when this is dropped.
 #[async_trait]
@@ -21,6 +26,9 @@ pub(crate) trait Engine: Send + Sync {
     async fn settle(&self) {
         refresh(&*self.store()).await;
     }
+
+    /// Gives back what it stands on, before the runtime ends: nothing uses it any more.
+    fn give_back(self: Box<Self>) {}
 }
 
 /// Makes everything acknowledged visible to searches of this store.
@@ -49,9 +57,31 @@ pub(crate) async fn embedded() -> Box<dyn Engine> {
     Box::new(Kept { store: Arc::new(store), _keeps: directory })
 }
 
+/// A model of a store that several share, whose searches lag.
+pub(crate) async fn model() -> Box<dyn Engine> {
+    let store = Model::new(LAG).handle(Odds::default(), 0);
+    Box::new(Kept { store, _keeps: () })
+}
+
 /// A store on the tests' Elasticsearch, on a set of indices for itself.
 pub(crate) async fn elasticsearch() -> Box<dyn Engine> {
     let set = servers::elasticsearch().await.index_set().await;
     let store = connect(patient(set.url(), set.prefix())).await;
-    Box::new(Kept { store: Arc::new(store), _keeps: set })
+    Box::new(OnIndices { store: Arc::new(store), set })
+}
+
+struct OnIndices {
+    store: Arc<dyn Store>,
+    set: IndexSet,
+}
+
+#[async_trait]
+impl Engine for OnIndices {
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
+    fn give_back(self: Box<Self>) {
+        self.set.give_back();
+    }
 }

@@ -613,4 +613,5 @@ mod next;
 mod queue_order;
 mod queues;
 mod sharing;
+mod stopped;
 mod unique;

@@ -1,20 +1,12 @@
 //! Limits: how many jobs of a queue, kind, owner or key run at once.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-
-use async_trait::async_trait;
-use futures::future::join_all;
 use leasehold::job::{Concurrency, ConcurrencyKey, Conditions, LimitName, RecordName};
 use leasehold::manager::{NewLimit, Rate, Urgent};
 use leasehold::store::{RecordKey, RecordKind, RecordWrite};
 
+use super::stopped::{Pair, at_every_point, at_every_point_of};
 use super::*;
-use crate::interference::{Gate, Interfered, Interference};
-use crate::servers;
-use crate::store::elasticsearch::{connect, patient};
 
-/// More requests than a claim under a limit makes.
-const MOST_REQUESTS: i64 = 40;
 /// How long a claim that is held up waits for a job: longer than it takes to make the requests.
 const FIRST_WAITS: Duration = Duration::from_secs(25);
 
@@ -284,109 +276,63 @@ pub(super) async fn a_released_job_leaves_its_slot(site: Site) {
     assert!(site.holders("key:db").await.is_empty());
 }
 
-/// Holds a manager up at one of the requests that it makes, before or after the request is carried out.
-pub(super) struct Stop {
-    /// How many points are passed before; none is while this is negative.
-    pub(super) left: AtomicI64,
-    pub(super) gate: Gate,
-}
-
-#[async_trait]
-impl Interference for Stop {
-    async fn between(&self) {
-        if self.left.load(Ordering::SeqCst) >= 0 && self.left.fetch_sub(1, Ordering::SeqCst) == 0 {
-            self.gate.pass().await;
-        }
-    }
-}
-
 /// How many of these jobs run now.
 async fn running(store: &dyn Store, ids: &[JobId]) -> usize {
     let jobs = store.get(ids).await.expect("readable");
     jobs.iter().flatten().filter(|found| matches!(found.job.state, State::Running(_))).count()
 }
 
-/// Holds a manager up after so many points of a claim, lets another one claim meanwhile, and then lets it go on.
-/// Returns whether the claim came to that point.
-async fn stopped_after(points: i64, url: &str, prefix: &str) -> bool {
-    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
-    let store: Arc<dyn Store> = Arc::new(connect(patient(url, prefix)).await);
-    let stop = Arc::new(Stop { left: AtomicI64::new(-1), gate: Gate::default() });
-    let managers = [Interfered::around(Arc::clone(&store), &stop), Arc::clone(&store)]
-        .map(|store| Manager::start(store, Arc::clone(&clock) as Arc<dyn Clock>, config()));
-    let (key, queue) = (format!("stop-{points}"), QueueName::new(format!("stop-{points}")).expect("a name"));
-    let job = || NewJob { spec: JobSpec { queue: queue.clone(), ..keyed(&key, 1).spec }, ..keyed(&key, 1) };
-    let mut ids = Vec::new();
-    for answer in managers[1].submit(&caller(), vec![job(), job()]).await {
-        ids.push(answer.expect("the job is taken").job.versioned.job.id.clone());
-    }
-    engines::refresh(&*store).await;
-    let claim = |name: &str| ClaimRequest { worker_id: worker(name), queues: vec![queue.clone()], ..claim(2) };
-
-    stop.left.store(points, Ordering::SeqCst);
-    // Where the other one is faster, it waits for as long in vain.
-    let (first, request) = (managers[0].clone(), ClaimRequest { wait: FIRST_WAITS, ..claim("first") });
-    let mut claiming = tokio::spawn(async move { first.claim(request).await.map(taken) });
-    let (is_stopped, ended) = tokio::select! {
-        biased;
-        () = stop.gate.reached.cancelled() => (true, None),
-        ended = &mut claiming => (false, Some(ended)),
-    };
-    // Another manager has all the time that it takes to think the first one dead.
-    let begun = tokio::time::Instant::now();
-    let mut second = Vec::new();
-    while is_stopped && second.is_empty() && begun.elapsed() < Duration::from_secs(6) {
-        second = taken(managers[1].claim(claim("second")).await.expect("an answer"));
-        assert!(running(&*store, &ids).await <= 1, "stopped after {points}");
-        tokio::time::sleep(Duration::from_millis(250)).await;
-    }
-    stop.gate.open.cancel();
-    stop.left.store(-1, Ordering::SeqCst);
-    let ended = match ended {
-        Some(ended) => ended,
-        None => claiming.await,
-    };
-    let first = ended.expect("no panic").unwrap_or_default();
-    assert!(running(&*store, &ids).await <= 1, "stopped after {points}, and gone on");
-    assert!(first.len() + second.len() <= 1, "stopped after {points}: {first:?} and {second:?}");
-    // Both jobs have their turn.
-    let mut ended = 0;
-    for (name, claimed) in [("first", &first), ("second", &second)] {
-        for claimed in claimed {
+/// Wherever a manager stops in a claim, and however late it goes on, a limit holds and comes free again.
+async fn a_manager_that_stops_in_a_claim_exceeds_no_limit_and_keeps_no_slot(fresh: impl AsyncFn() -> Box<dyn Engine>) {
+    at_every_point(4, async |points: i64| {
+        let pair = Pair::on(fresh().await).await;
+        let (store, managers) = (&*pair.store, &pair.managers);
+        let mut ids = Vec::new();
+        for answer in managers[1].submit(&caller(), vec![keyed("a", 1), keyed("a", 1)]).await {
+            ids.push(answer.expect("the job is taken").job.versioned.job.id.clone());
+        }
+        engines::refresh(store).await;
+        // Where the other one is faster, it waits for as long in vain.
+        let (manager, request) = (managers[0].clone(), ClaimRequest { wait: FIRST_WAITS, ..claim(2) });
+        let first = async move { manager.claim(request).await.map(taken).unwrap_or_default() };
+        let second = std::cell::RefCell::new(Vec::new());
+        let meanwhile = async {
+            // Another manager has all the time that it takes to think the first one dead.
+            let begun = tokio::time::Instant::now();
+            while second.borrow().is_empty() && begun.elapsed() < Duration::from_secs(6) {
+                let claimed = taken(managers[1].claim(claim(2)).await.expect("an answer"));
+                second.borrow_mut().extend(claimed);
+                assert!(running(store, &ids).await <= 1, "stopped after {points}");
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+        };
+        let (is_stopped, first) = pair.stopped_after(points, first, meanwhile).await;
+        let second = second.into_inner();
+        assert!(running(store, &ids).await <= 1, "stopped after {points}, and gone on");
+        assert!(first.len() + second.len() <= 1, "stopped after {points}: {first:?} and {second:?}");
+        // Both jobs have their turn.
+        let mut ended = 0;
+        let end = async |manager: &Manager, claimed: Versioned| {
             let end = Finish { id: claimed.job.id.clone(), fence: claimed.job.fence, outcome: completed("1") };
-            managers[0].finish(&worker(name), vec![end]).await.pop().expect("one answer").expect("accepted");
+            manager.finish(&worker("w"), vec![end]).await.pop().expect("one answer").expect("accepted");
+        };
+        for claimed in first.into_iter().chain(second) {
+            end(&managers[0], claimed).await;
             ended += 1;
         }
-    }
-    until("the other job's turn", async || {
-        for claimed in taken(managers[1].claim(claim("second")).await.expect("an answer")) {
-            assert!(running(&*store, &ids).await <= 1, "stopped after {points}, and ended");
-            let end = Finish { id: claimed.job.id.clone(), fence: claimed.job.fence, outcome: completed("1") };
-            managers[1].finish(&worker("second"), vec![end]).await.pop().expect("one answer").expect("accepted");
-            ended += 1;
-        }
-        ended == 2
+        until("the other job's turn", async || {
+            for claimed in taken(managers[1].claim(claim(2)).await.expect("an answer")) {
+                assert!(running(store, &ids).await <= 1, "stopped after {points}, and ended");
+                end(&managers[1], claimed).await;
+                ended += 1;
+            }
+            ended == 2
+        })
+        .await;
+        pair.end().await;
+        is_stopped
     })
     .await;
-    is_stopped
 }
 
-/// Wherever a manager stops between two requests, and however late it goes on, a limit holds and comes free again.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_manager_that_stops_between_any_two_requests_exceeds_no_limit_and_keeps_no_slot() {
-    let server = servers::elasticsearch().await;
-    let set = server.index_set().await;
-    let mut stopped = Vec::new();
-    for some in (0..MOST_REQUESTS).collect::<Vec<_>>().chunks(10) {
-        let runs = some.iter().map(|points| stopped_after(*points, set.url(), set.prefix()));
-        let came = join_all(runs).await;
-        let is_last = came.contains(&false);
-        stopped.extend(came);
-        if is_last {
-            break;
-        }
-    }
-    let points = stopped.iter().filter(|came| **came).count();
-    assert!(points >= 4, "the document and the job are written: {stopped:?}");
-    assert!(stopped.contains(&false), "no claim makes so many requests");
-}
+at_every_point_of!(a_manager_that_stops_in_a_claim_exceeds_no_limit_and_keeps_no_slot);

@@ -1,9 +1,7 @@
 //! Lines: the jobs of an ordering key run one after another, in the order in which their submissions were accepted.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
 
-use futures::future::join_all;
 use leasehold::job::{Conditions, Ordered, OrderingKey, RecordName};
 use leasehold::manager::{BulkAction, BulkBounds, BulkOrder, BulkSelection};
 use leasehold::query::Filter;
@@ -11,14 +9,8 @@ use leasehold::store::{RecordKey, RecordKind, RecordWrite, Write, WriteError};
 
 mod random;
 
-use super::limits::Stop;
+use super::stopped::{Pair, at_every_point, at_every_point_of};
 use super::*;
-use crate::interference::{Gate, Interfered};
-use crate::servers::{self, IndexSet};
-use crate::store::elasticsearch::{connect, patient};
-
-/// More requests than a submission, a retry or a claim of a job in a line makes.
-const MOST_REQUESTS: i64 = 60;
 
 fn ordered(key: &str) -> NewJob {
     let ordering = Some(Ordered::without_place(OrderingKey::new(key).expect("a key")));
@@ -337,55 +329,10 @@ pub(super) async fn of_one_call_a_later_job_waits_until_the_earlier_ones_are_cre
     assert!(site.job(&JobId::new("two").expect("an id")).await.versioned.job.is_never_created());
 }
 
-/// Two managers on one Elasticsearch, of which the first can be held up.
-struct Pair {
-    store: Arc<dyn Store>,
-    stop: Arc<Stop>,
-    managers: [Manager; 2],
-    set: IndexSet,
-}
-
 impl Pair {
-    async fn on(set: IndexSet) -> Self {
-        let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
-        let store: Arc<dyn Store> = Arc::new(connect(patient(set.url(), set.prefix())).await);
-        let stop = Arc::new(Stop { left: AtomicI64::new(-1), gate: Gate::default() });
-        let managers = [Interfered::around(Arc::clone(&store), &stop), Arc::clone(&store)]
-            .map(|store| Manager::start(store, Arc::clone(&clock) as Arc<dyn Clock>, config()));
-        Self { store, stop, managers, set }
-    }
-
-    /// Ends the managers, so that another pair can have the indices.
-    async fn end(self) {
-        join_all(self.managers.iter().map(Manager::shutdown)).await;
-        self.set.give_back();
-    }
-
-    async fn submit(&self, manager: usize) -> JobId {
-        id(&self.managers[manager].submit(&caller(), vec![ordered("a")]).await.remove(0).expect("taken").job)
-    }
-
-    /// Holds the first manager up after so many points of what it does, runs `meanwhile` then, and lets the first go
-    /// on. Returns whether it came to that point.
-    async fn stopped_after(
-        &self,
-        points: i64,
-        first: impl Future<Output = ()> + Send + 'static,
-        meanwhile: impl Future<Output = ()>,
-    ) -> bool {
-        self.stop.left.store(points, Ordering::SeqCst);
-        let mut doing = tokio::spawn(first);
-        let is_stopped = tokio::select! {
-            () = self.stop.gate.reached.cancelled() => true,
-            ended = &mut doing => { ended.expect("no panic"); false }
-        };
-        if is_stopped {
-            meanwhile.await;
-            self.stop.gate.open.cancel();
-            doing.await.expect("no panic");
-        }
-        self.stop.left.store(-1, Ordering::SeqCst);
-        is_stopped
+    /// Submits a job of the line at the second manager.
+    async fn submit_next(&self) -> JobId {
+        id(&self.managers[1].submit(&caller(), vec![ordered("a")]).await.remove(0).expect("taken").job)
     }
 
     /// Runs all jobs to their ends at the second manager. Returns them in the order in which they began.
@@ -407,43 +354,23 @@ impl Pair {
     }
 }
 
-/// Runs a case with a stop after each of its points, some at a time, until there are no more.
-async fn at_every_point<F: Future<Output = bool>>(least: usize, run: impl Fn(i64) -> F) {
-    let mut stopped = Vec::new();
-    for some in (0..MOST_REQUESTS).collect::<Vec<_>>().chunks(12) {
-        stopped.extend(join_all(some.iter().map(|points| run(*points))).await);
-        if stopped.contains(&false) {
-            break;
-        }
-    }
-    let points = stopped.iter().filter(|came| **came).count();
-    assert!(points >= least, "the document and the jobs are written: {stopped:?}");
-    assert!(stopped.contains(&false), "nothing makes so many requests");
-}
-
 /// Wherever a manager stops in a submission, the jobs that were accepted before and meanwhile run in their order, and
 /// those of the submission in theirs.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_manager_that_stops_between_any_two_requests_of_a_submission_does_not_change_the_order() {
-    let server = servers::elasticsearch().await;
+async fn a_manager_that_stops_in_a_submission_does_not_change_the_order(fresh: impl AsyncFn() -> Box<dyn Engine>) {
     at_every_point(6, async |points: i64| {
-        let pair = Pair::on(server.index_set().await).await;
-        let before = pair.submit(1).await;
+        let pair = Pair::on(fresh().await).await;
+        let before = pair.submit_next().await;
         let manager = pair.managers[0].clone();
-        let (answer, answered) = tokio::sync::oneshot::channel();
         let first = async move {
-            let two = vec![ordered("a"), ordered("a")];
-            let answers = manager.submit(&caller(), two).await;
-            let of_call: Vec<JobId> = answers.into_iter().map(|answer| id(&answer.expect("taken").job)).collect();
-            answer.send(of_call).expect("the test goes on");
+            let answers = manager.submit(&caller(), vec![ordered("a"), ordered("a")]).await;
+            answers.into_iter().map(|answer| id(&answer.expect("taken").job)).collect::<Vec<JobId>>()
         };
         let meanwhile = std::cell::OnceCell::new();
         let submit = async {
-            meanwhile.set((pair.submit(1).await, pair.submit(1).await)).expect("once");
+            meanwhile.set((pair.submit_next().await, pair.submit_next().await)).expect("once");
         };
-        let is_stopped = pair.stopped_after(points, first, submit).await;
-        let of_call = answered.await.expect("it ends");
-        let after = pair.submit(1).await;
+        let (is_stopped, of_call) = pair.stopped_after(points, first, submit).await;
+        let after = pair.submit_next().await;
         let mut expected: Vec<&JobId> = vec![&before];
         let (one, other) = meanwhile.get().map_or((None, None), |(one, other)| (Some(one), Some(other)));
         expected.extend(one.into_iter().chain(other));
@@ -460,20 +387,18 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_submission_does_not_
 }
 
 /// The same for a job that returns from its end.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_manager_that_stops_between_any_two_requests_of_a_retry_does_not_change_the_order() {
-    let server = servers::elasticsearch().await;
+async fn a_manager_that_stops_in_a_retry_does_not_change_the_order(fresh: impl AsyncFn() -> Box<dyn Engine>) {
     at_every_point(6, async |points: i64| {
-        let pair = Pair::on(server.index_set().await).await;
-        let (ended, before) = (pair.submit(1).await, pair.submit(1).await);
+        let pair = Pair::on(fresh().await).await;
+        let (ended, before) = (pair.submit_next().await, pair.submit_next().await);
         pair.managers[1].cancel(&caller(), &ended, None).await.expect("cancelled");
         let (manager, returning) = (pair.managers[0].clone(), ended.clone());
         let first = async move {
             manager.retry(&caller(), &returning, None).await.expect("retried");
         };
         let meanwhile = std::cell::OnceCell::new();
-        let submit = async { meanwhile.set(pair.submit(1).await).expect("once") };
-        let is_stopped = pair.stopped_after(points, first, submit).await;
+        let submit = async { meanwhile.set(pair.submit_next().await).expect("once") };
+        let (is_stopped, ()) = pair.stopped_after(points, first, submit).await;
         let ran = pair.run_all(if is_stopped { 3 } else { 2 }).await;
         assert_eq!(ran[0], before, "stopped after {points}: {ran:?}");
         assert!(ran.contains(&ended) && meanwhile.get().is_none_or(|id| ran.contains(id)), "{points}: {ran:?}");
@@ -484,20 +409,14 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_retry_does_not_chang
 }
 
 /// Wherever a manager stops in a claim, no two jobs of the key run at once, and none overtakes another.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_manager_that_stops_between_any_two_requests_of_a_claim_lets_none_run_beside_another() {
-    let server = servers::elasticsearch().await;
+async fn a_manager_that_stops_in_a_claim_lets_none_run_beside_another(fresh: impl AsyncFn() -> Box<dyn Engine>) {
     at_every_point(4, async |points: i64| {
-        let pair = Pair::on(server.index_set().await).await;
+        let pair = Pair::on(fresh().await).await;
         let answers = pair.managers[1].submit(&caller(), (0..3).map(|_| ordered("a")).collect()).await;
         let jobs: Vec<JobId> = answers.into_iter().map(|answer| id(&answer.expect("taken").job)).collect();
         engines::refresh(&*pair.store).await;
         let manager = pair.managers[0].clone();
-        let (answer, answered) = tokio::sync::oneshot::channel();
-        let first = async move {
-            let claimed = manager.claim(claim(1)).await.expect("answered");
-            answer.send(taken(claimed)).expect("the test goes on");
-        };
+        let first = async move { taken(manager.claim(claim(1)).await.expect("answered")) };
         let ran = std::cell::RefCell::new(Vec::new());
         let run = async {
             // What the stopped manager has claimed already keeps the others waiting.
@@ -511,8 +430,7 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_claim_lets_none_run_
                 }
             }
         };
-        let is_stopped = pair.stopped_after(points, first, run).await;
-        let claimed = answered.await.expect("it ends");
+        let (is_stopped, claimed) = pair.stopped_after(points, first, run).await;
         let ran = ran.into_inner();
         // What was claimed by the stopped one is the first that has not ended.
         assert_eq!(ran, jobs[..ran.len()], "stopped after {points}");
@@ -522,3 +440,9 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_claim_lets_none_run_
     })
     .await;
 }
+
+at_every_point_of!(
+    a_manager_that_stops_in_a_submission_does_not_change_the_order,
+    a_manager_that_stops_in_a_retry_does_not_change_the_order,
+    a_manager_that_stops_in_a_claim_lets_none_run_beside_another,
+);

@@ -1,21 +1,13 @@
 //! Unique keys: of the jobs that name one key, at most one waits or runs.
 
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use futures::future::join_all;
 use leasehold::job::{Conditions, RecordName, UniqueKey};
 use leasehold::manager::{BulkAction, BulkBounds, BulkOrder, BulkSelection, Duplicate, OnDuplicate, Submitted};
 use leasehold::query::{Filter, Search, Sort};
 use leasehold::store::{RecordKey, RecordKind, RecordWrite, Write, WriteError};
 
-use super::limits::Stop;
+use super::stopped::{Pair, at_every_point, at_every_point_of};
 use super::*;
-use crate::interference::{Gate, Interfered};
-use crate::servers::{self, IndexSet};
-use crate::store::elasticsearch::{connect, patient};
-
-/// More requests than a submission or a retry under a unique key makes.
-const MOST_REQUESTS: i64 = 40;
 
 /// How many submissions of one key race at each of two managers, and how often.
 const RACING: usize = 6;
@@ -238,86 +230,34 @@ pub(super) async fn a_job_with_a_unique_key_is_handed_to_a_worker_that_waits(sit
     assert!(site.try_submit(unique("a")).await.expect("taken").created);
 }
 
-/// Two managers on one Elasticsearch, of which the first can be held up.
-struct Pair {
-    store: Arc<dyn Store>,
-    stop: Arc<Stop>,
-    managers: [Manager; 2],
-    set: IndexSet,
-}
-
 impl Pair {
-    async fn on(set: IndexSet) -> Self {
-        let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
-        let store: Arc<dyn Store> = Arc::new(connect(patient(set.url(), set.prefix())).await);
-        let stop = Arc::new(Stop { left: AtomicI64::new(-1), gate: Gate::default() });
-        let managers = [Interfered::around(Arc::clone(&store), &stop), Arc::clone(&store)]
-            .map(|store| Manager::start(store, Arc::clone(&clock) as Arc<dyn Clock>, config()));
-        Self { store, stop, managers, set }
-    }
-
-    /// Ends the managers, so that another pair can have the indices.
-    async fn end(self) {
-        join_all(self.managers.iter().map(Manager::shutdown)).await;
-        self.set.give_back();
-    }
-
     async fn submit(&self, manager: usize, job: NewJob) -> Result<Submitted, ManagerError> {
         self.managers[manager].submit(&caller(), vec![job]).await.remove(0)
     }
 
-    /// Holds the first manager up after so many points of what it does, lets the second one submit meanwhile, and then
-    /// lets the first go on. Returns whether it came to that point.
-    async fn stopped_after(
-        &self,
-        points: i64,
-        first: impl Future<Output = ()> + Send + 'static,
-        second: impl Future<Output = Result<Submitted, ManagerError>>,
-    ) -> bool {
-        self.stop.left.store(points, Ordering::SeqCst);
-        let mut doing = tokio::spawn(first);
-        let is_stopped = tokio::select! {
-            () = self.stop.gate.reached.cancelled() => true,
-            ended = &mut doing => { ended.expect("no panic"); false }
-        };
-        if is_stopped {
+    /// Holds the first manager up after so many points of what it does, and lets the second one submit meanwhile. Returns
+    /// whether it came to that point.
+    async fn one_is_live(&self, points: i64, first: impl Future<Output = ()> + Send + 'static) -> bool {
+        let meanwhile = async {
             // It either gets the key, or hears of the job that has it.
-            match second.await {
+            match self.submit(1, unique("a")).await {
                 Ok(_) | Err(ManagerError::Duplicate(_)) => {}
                 Err(error) => panic!("stopped after {points}: {error}"),
             }
             let live = live(&*self.store).await;
             assert!(live.len() <= 1, "stopped after {points}: {live:?}");
-            self.stop.gate.open.cancel();
-            doing.await.expect("no panic");
-        }
-        self.stop.left.store(-1, Ordering::SeqCst);
+        };
+        let (is_stopped, ()) = self.stopped_after(points, first, meanwhile).await;
         let live = live(&*self.store).await;
         assert_eq!(live.len(), 1, "stopped after {points}, and gone on: {live:?}");
         is_stopped
     }
 }
 
-/// Runs a case with a stop after each of its points, some at a time, until there are no more.
-async fn at_every_point<F: Future<Output = bool>>(least: usize, run: impl Fn(i64) -> F) {
-    let mut stopped = Vec::new();
-    for some in (0..MOST_REQUESTS).collect::<Vec<_>>().chunks(5) {
-        stopped.extend(join_all(some.iter().map(|points| run(*points))).await);
-        if stopped.contains(&false) {
-            break;
-        }
-    }
-    let points = stopped.iter().filter(|came| **came).count();
-    assert!(points >= least, "the record and the job are written: {stopped:?}");
-    assert!(stopped.contains(&false), "nothing makes so many requests");
-}
-
 /// Wherever a manager stops in a submission, and however late it goes on, one job of the key is live.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_manager_that_stops_between_any_two_requests_of_a_submission_makes_no_second_job_of_a_key() {
-    let server = servers::elasticsearch().await;
+async fn a_manager_that_stops_in_a_submission_makes_no_second_job_of_a_key(fresh: impl AsyncFn() -> Box<dyn Engine>) {
     at_every_point(4, async |points: i64| {
-        let pair = Pair::on(server.index_set().await).await;
+        let pair = Pair::on(fresh().await).await;
         let name = (points % 2 == 1).then(|| JobId::new("mine").expect("an id"));
         let manager = pair.managers[0].clone();
         let first = async move {
@@ -327,7 +267,7 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_submission_makes_no_
                 Err(error) => panic!("stopped after {points}: {error}"),
             }
         };
-        let is_stopped = pair.stopped_after(points, first, pair.submit(1, unique("a"))).await;
+        let is_stopped = pair.one_is_live(points, first).await;
         pair.end().await;
         is_stopped
     })
@@ -335,11 +275,9 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_submission_makes_no_
 }
 
 /// The same for a job that returns from its end.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_manager_that_stops_between_any_two_requests_of_a_retry_makes_no_second_job_of_a_key() {
-    let server = servers::elasticsearch().await;
+async fn a_manager_that_stops_in_a_retry_makes_no_second_job_of_a_key(fresh: impl AsyncFn() -> Box<dyn Engine>) {
     at_every_point(6, async |points: i64| {
-        let pair = Pair::on(server.index_set().await).await;
+        let pair = Pair::on(fresh().await).await;
         let ended = id(&pair.submit(1, unique("a")).await.expect("taken"));
         pair.managers[1].cancel(&caller(), &ended, None).await.expect("cancelled");
         let manager = pair.managers[0].clone();
@@ -349,17 +287,21 @@ async fn a_manager_that_stops_between_any_two_requests_of_a_retry_makes_no_secon
                 Err(error) => panic!("stopped after {points}: {error}"),
             }
         };
-        let is_stopped = pair.stopped_after(points, first, pair.submit(1, unique("a"))).await;
+        let is_stopped = pair.one_is_live(points, first).await;
         pair.end().await;
         is_stopped
     })
     .await;
 }
 
+at_every_point_of!(
+    a_manager_that_stops_in_a_submission_makes_no_second_job_of_a_key,
+    a_manager_that_stops_in_a_retry_makes_no_second_job_of_a_key,
+);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn of_submissions_of_one_key_that_race_at_two_managers_one_makes_a_job() {
-    let server = servers::elasticsearch().await;
-    let pair = Pair::on(server.index_set().await).await;
+    let pair = Pair::on(engines::elasticsearch().await).await;
     for race in 0..RACES {
         let submissions = (0..2 * RACING).map(|number| pair.submit(number % 2, of("a", OnDuplicate::Existing, "1")));
         let answers = join_all(submissions).await;

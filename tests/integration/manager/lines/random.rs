@@ -1,25 +1,26 @@
 //! Random calls at several managers of one store at once, each of which stands still between two requests now and then:
 //! of each key one job runs at a time, and none before one that was accepted before it was submitted.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::yield_now;
 
 use super::*;
-use crate::interference::Interference;
-use crate::seed;
+use crate::interference::{Interfered, Interference};
+use crate::{machine, seed};
 
 const MANAGERS: usize = 3;
 const SUBMITTERS: usize = 4;
 const WORKERS: usize = 4;
 const KEYS: usize = 3;
 
-/// How many calls each submitter makes.
-const CALLS: usize = 120;
+/// How many calls each submitter makes for every change.
+const CALLS: usize = 40;
 
 /// Between two requests, others go on for a while, and now and then for long.
 struct Unsteady(Mutex<StdRng>);
@@ -117,7 +118,7 @@ impl Log {
 
 async fn submit_at_random(managers: Vec<Manager>, log: Arc<Log>, mut random: StdRng) {
     let mut known: Vec<JobId> = Vec::new();
-    for _ in 0..CALLS {
+    for _ in 0..CALLS * machine::effort() as usize {
         let manager = &managers[random.random_range(0..managers.len())];
         let called = log.now();
         match random.random_range(0..10) {
