@@ -8,7 +8,7 @@ use leasehold::clock::Clock as _;
 use leasehold::scheduler::{DueTime, Outcome};
 use serde_json::{Value, json};
 
-use super::{Site, ended, put};
+use super::{LONG_STEP, Site, ended, put};
 use crate::notify::receiver::Receiver;
 
 cases! {
@@ -30,6 +30,7 @@ fn first_ended(found: &[DueTime]) -> bool {
 }
 
 async fn a_call_that_may_be_repeated_only_after_its_margin_has_failed_at_once(site: Site) {
+    let site = Site { step: LONG_STEP, ..site };
     let (scheduler, receiver) = (site.scheduler(), Receiver::listening().await);
     receiver.answer_always(StatusCode::SERVICE_UNAVAILABLE);
     receiver.answer_with(RETRY_AFTER, "7200");

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::keeping::{DAY, remove_triggers};
-use super::{Running, SHORT_STEP, START, Site, ended, has_ended, id, job_action, put};
+use super::{Running, SHORT_STEP, START, STEP, Site, ended, has_ended, id, job_action, put};
 use crate::interference::{InterferedEngine, Interference};
 use crate::notify::receiver::Receiver;
 
@@ -186,6 +186,7 @@ async fn due_times_from_before_a_schedule_are_run_once_and_so_many_at_once_as_is
 }
 
 async fn a_call_that_failed_is_made_again_by_another_backfill_and_one_that_was_refused_is_not(site: Site) {
+    let site = Site { step: 2 * STEP, ..site };
     let (scheduler, receiver) = (site.scheduler(), Receiver::listening().await);
     receiver.answer_always(StatusCode::SERVICE_UNAVAILABLE);
     let action = json!({"type": "http", "url": receiver.url()});
