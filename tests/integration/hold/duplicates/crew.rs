@@ -64,7 +64,7 @@ impl Process {
 
 fn spawn(test: &str, orders: &Orders) -> Started {
     let mut command = Command::new(std::env::current_exe().expect("the path of this test program"));
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    command.args(["--include-ignored", "--exact", test, "--nocapture", "--test-threads=1"]);
     command.env(ORDERS, serde_json::to_string(orders).expect("orders are JSON"));
     Started::of(command.stdin(Stdio::piped()).stdout(Stdio::null()))
 }
