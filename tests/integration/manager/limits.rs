@@ -292,15 +292,16 @@ async fn a_manager_that_stops_in_a_claim_exceeds_no_limit_and_keeps_no_slot(fres
             ids.push(answer.expect("the job is taken").job.versioned.job.id.clone());
         }
         engines::refresh(store).await;
+        let claim_as = |name: &str| ClaimRequest { worker_id: worker(name), ..claim(2) };
         // Where the other one is faster, it waits for as long in vain.
-        let (manager, request) = (managers[0].clone(), ClaimRequest { wait: FIRST_WAITS, ..claim(2) });
+        let (manager, request) = (managers[0].clone(), ClaimRequest { wait: FIRST_WAITS, ..claim_as("first") });
         let first = async move { manager.claim(request).await.map(taken).unwrap_or_default() };
         let second = std::cell::RefCell::new(Vec::new());
         let meanwhile = async {
             // Another manager has all the time that it takes to think the first one dead.
             let begun = tokio::time::Instant::now();
             while second.borrow().is_empty() && begun.elapsed() < Duration::from_secs(6) {
-                let claimed = taken(managers[1].claim(claim(2)).await.expect("an answer"));
+                let claimed = taken(managers[1].claim(claim_as("second")).await.expect("an answer"));
                 second.borrow_mut().extend(claimed);
                 assert!(running(store, &ids).await <= 1, "stopped after {points}");
                 tokio::time::sleep(Duration::from_millis(250)).await;
@@ -312,18 +313,20 @@ async fn a_manager_that_stops_in_a_claim_exceeds_no_limit_and_keeps_no_slot(fres
         assert!(first.len() + second.len() <= 1, "stopped after {points}: {first:?} and {second:?}");
         // Both jobs have their turn.
         let mut ended = 0;
-        let end = async |manager: &Manager, claimed: Versioned| {
+        let end = async |manager: &Manager, name: &str, claimed: Versioned| {
             let end = Finish { id: claimed.job.id.clone(), fence: claimed.job.fence, outcome: completed("1") };
-            manager.finish(&worker("w"), vec![end]).await.pop().expect("one answer").expect("accepted");
+            manager.finish(&worker(name), vec![end]).await.pop().expect("one answer").expect("accepted");
         };
-        for claimed in first.into_iter().chain(second) {
-            end(&managers[0], claimed).await;
-            ended += 1;
+        for (name, claimed) in [("first", first), ("second", second)] {
+            for claimed in claimed {
+                end(&managers[0], name, claimed).await;
+                ended += 1;
+            }
         }
         until("the other job's turn", async || {
-            for claimed in taken(managers[1].claim(claim(2)).await.expect("an answer")) {
+            for claimed in taken(managers[1].claim(claim_as("second")).await.expect("an answer")) {
                 assert!(running(store, &ids).await <= 1, "stopped after {points}, and ended");
-                end(&managers[1], claimed).await;
+                end(&managers[1], "second", claimed).await;
                 ended += 1;
             }
             ended == 2
