@@ -198,7 +198,7 @@ impl FaultProxy {
     /// Comes up again at the same address.
     pub(crate) async fn come_up(&mut self) {
         if self.accepting.is_none() {
-            let listener = TcpListener::bind(self.address).await.expect("the port is still ours to take");
+            let listener = ports::listen_again(self.address).await;
             self.accepting = Some(tokio::spawn(accept(listener, self.upstream.clone(), self.plan.clone())));
         }
     }
@@ -654,8 +654,7 @@ mod tests {
         assert_eq!(echo(&http, &proxy, "before").await.expect("passes"), "before");
 
         proxy.go_down().await;
-        let refused = TcpStream::connect(proxy.address).await.map(|_| ()).map_err(|error| error.kind());
-        assert_eq!(refused, Err(io::ErrorKind::ConnectionRefused));
+        ports::closed(proxy.address).await;
         assert!(echo(&http, &proxy, "while down").await.is_err());
 
         proxy.come_up().await;

@@ -316,7 +316,7 @@ async fn a_server_told_to_end_answers_who_waits_and_accepts_nobody_else() {
     let answer = timeout(SOON, waiting).await.expect("in time").expect("no panic").expect("an answer");
     assert_eq!(answer.jobs, []);
     server.ended().await;
-    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    ports::closed(address).await;
 }
 
 #[tokio::test]

@@ -54,8 +54,9 @@ async fn the_role_for_elasticsearch_is_all_that_the_program_needs() {
     run(&["schedule", "add", "nightly", "0 2 * * *", "--", "date"]);
     let backfill = ["--from", "2025-01-01T00:00:00Z", "--to", "2025-01-02T00:00:00Z", "--wait"];
     run(&[&["schedule", "backfill", "nightly"][..], &backfill].concat());
-    assert!(run(&["list", "kind: shell"]).contains("a-job"));
-    assert!(run(&["stats", "--by", "state"]).contains("completed"));
+    // A search finds what was written up to a second before.
+    until("the job is listed", || run(&["list", "kind: shell"]).contains("a-job"));
+    until("its completion is counted", || run(&["stats", "--by", "state"]).contains("completed"));
     run(&["rerun", "a-job"]);
     run(&["delete", "a-job"]);
     // The audit, and a monitor beside the server, which reads it as well.

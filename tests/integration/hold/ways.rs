@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -14,7 +15,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::program::DEADLINE;
 use crate::servers::ports;
 
 /// The most bytes that are under way at once in one direction of a connection.
@@ -92,7 +92,7 @@ impl Network {
 
     /// Returns where a member reaches another.
     pub(super) fn url(&self, from: usize, to: usize) -> String {
-        format!("http://127.0.0.1:{}", self.0[&(from, to)].port)
+        format!("http://{}", self.0[&(from, to)].address)
     }
 
     /// Opens all ways.
@@ -141,7 +141,7 @@ fn any_cut(random: &mut impl Rng) -> Passage {
 
 /// The way of one member's calls to one other. It ends when it is dropped.
 struct Way {
-    port: u16,
+    address: SocketAddr,
     passage: watch::Sender<Passage>,
     carrying: AbortHandle,
 }
@@ -149,11 +149,11 @@ struct Way {
 impl Way {
     async fn to(upstream: u16) -> Self {
         // Not one that the system gives to outgoing connections: nobody is to take it while the way is refused.
-        let port = ports::free();
-        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("a free port");
+        let address = SocketAddr::from(([127, 0, 0, 1], ports::free()));
+        let listener = TcpListener::bind(address).await.expect("a free port");
         let (passage, passes) = watch::channel(Passage::Open);
-        let carrying = tokio::spawn(listen(listener, port, upstream, passes)).abort_handle();
-        Self { port, passage, carrying }
+        let carrying = tokio::spawn(listen(listener, address, upstream, passes)).abort_handle();
+        Self { address, passage, carrying }
     }
 }
 
@@ -163,19 +163,19 @@ impl Drop for Way {
     }
 }
 
-async fn listen(mut listener: TcpListener, port: u16, upstream: u16, mut passage: watch::Receiver<Passage>) {
+async fn listen(mut listener: TcpListener, address: SocketAddr, upstream: u16, mut passage: watch::Receiver<Passage>) {
     // Dropped with this task, and all connections with it.
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = refused(passage.clone()) => {
-                connections.shutdown().await;
                 drop(listener);
+                connections.shutdown().await;
                 if passage.wait_for(|passage| *passage != Passage::Refused).await.is_err() {
                     return;
                 }
-                listener = listen_again(port).await;
+                listener = ports::listen_again(address).await;
                 continue;
             }
         };
@@ -187,19 +187,6 @@ async fn listen(mut listener: TcpListener, port: u16, upstream: u16, mut passage
                 let _ended = connect(client, upstream, passage).await;
             });
         }
-    }
-}
-
-/// Listens at a port where nobody does any more, or will not in a moment: a process that is being started has a copy of
-/// every socket until it runs its program.
-async fn listen_again(port: u16) -> TcpListener {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        match TcpListener::bind(("127.0.0.1", port)).await {
-            Ok(listener) => return listener,
-            Err(error) => assert!(Instant::now() < deadline, "port {port}: {error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -272,7 +259,7 @@ mod tests {
             }
         });
         let network = Network::between(&[0, port]).await;
-        let client = TcpStream::connect(("127.0.0.1", network.0[&(0, 1)].port)).await.expect("connected");
+        let client = TcpStream::connect(network.0[&(0, 1)].address).await.expect("connected");
         (network, client)
     }
 
@@ -298,8 +285,7 @@ mod tests {
         assert_eq!(client.read_u8().await.expect("answered"), 2);
         network.set_to(1, Passage::Refused);
         assert!(client.read_u8().await.is_err());
-        let port = network.0[&(0, 1)].port;
-        assert!(TcpStream::connect(("127.0.0.1", port)).await.is_err());
+        ports::closed(network.0[&(0, 1)].address).await;
     }
 
     #[test]

@@ -1,7 +1,13 @@
 //! Loopback ports that are free.
+//!
+//! A listener that was closed may be there for some milliseconds longer: a process that is being started has a copy of
+//! every socket of this one until it runs its program.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::program::DEADLINE;
 
 /// Below the range from which systems give ports to outgoing connections: one that is free here is not taken a moment
 /// later by a connection of some other test.
@@ -26,4 +32,25 @@ pub(crate) fn free() -> u16 {
 /// Whether nobody listens on `port`.
 pub(crate) fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+/// Listens at an address where nobody does any more, or will not in a moment.
+pub(crate) async fn listen_again(address: SocketAddr) -> tokio::net::TcpListener {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match tokio::net::TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) => assert!(Instant::now() < deadline, "{address}: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until a listener that was closed takes no connection.
+pub(crate) async fn closed(address: SocketAddr) {
+    let deadline = Instant::now() + DEADLINE;
+    while tokio::net::TcpStream::connect(address).await.is_ok() {
+        assert!(Instant::now() < deadline, "{address} still takes connections");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
