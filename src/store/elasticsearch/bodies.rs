@@ -23,9 +23,16 @@ const BACKOFF: Duration = Duration::from_millis(100);
 
 /// A body as a document. The JSON is kept as a string, so that the index accepts any JSON and returns it unchanged.
 #[derive(Serialize)]
-struct BodyDocument<'a> {
+pub(super) struct BodyDocument<'a> {
     job_id: &'a str,
     json: &'a str,
+}
+
+impl<'a> BodyDocument<'a> {
+    /// Returns the document of a body of this job.
+    pub(super) fn new(job: &'a JobId, body: &'a NewBody) -> Self {
+        Self { job_id: job.as_str(), json: body.json.as_str() }
+    }
 }
 
 #[derive(Deserialize)]
@@ -83,8 +90,7 @@ async fn send(shared: &Context, bodies: &[&(&JobId, &NewBody)], deadline: Instan
     let mut lines = Lines::with_capacity(bodies.iter().map(|(_, body)| body.json.bytes() + 200).sum());
     for (job_id, body) in bodies {
         let id = document_id(body.reference.id);
-        let document = BodyDocument { job_id: job_id.as_str(), json: body.json.as_str() };
-        if let Err(error) = lines.add(&Action::Index(Target::any(&id)), Some(&document)) {
+        if let Err(error) = lines.add(&Action::Index(Target::any(&id)), Some(&BodyDocument::new(job_id, body))) {
             return vec![ItemOutcome::Invalid(error.to_string()); bodies.len()];
         }
     }

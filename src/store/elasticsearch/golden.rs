@@ -1,20 +1,23 @@
-//! The definitions as they are sent, and the documents of records and tombstones, compared with recorded files.
+//! The definitions as they are sent, and the documents of what is not a job or a schedule, compared with recorded files.
 
 use serde::Serialize;
 use serde_json::Value;
 
+use super::ElasticsearchOptions;
 use super::archive::Month;
 use super::audit::{Audit, Form};
+use super::bodies::BodyDocument;
 use super::collection::Element;
 use super::definition::Definitions;
 use super::document::{BodyForm, WriteIds};
 use super::flavour::Flavour;
 use super::indices::Kind;
+use super::output::{self, CellDocument};
 use super::tombstone::{Destination, TombstoneDocument};
-use super::{ElasticsearchOptions, output};
 use crate::clock::Timestamp;
 use crate::golden::{Files, check};
-use crate::job::{JobId, Json, RecordName};
+use crate::job::{BodyId, BodyRef, JobId, Json, NewBody, RecordName};
+use crate::store::output::OutputCell;
 use crate::store::{Record, RecordKey, RecordKind, RecordWrite};
 
 /// Options as they are by default, and others.
@@ -60,13 +63,19 @@ fn the_definitions_are_as_recorded() {
 }
 
 #[test]
-fn the_documents_of_records_and_tombstones_are_as_recorded() {
+fn the_documents_of_what_is_no_job_are_as_recorded() {
     let key = RecordKey::new(RecordKind::Queue, RecordName::new("reports").expect("a name"));
     let write = RecordWrite::Create { key, body: Json::parse("{\"a\":1}".to_owned()).expect("JSON") };
     let record = |form| pretty(&<Record as Element>::document(&write, write_ids(), form).expect("a document"));
     let at = Timestamp::from_millis(1_900_000_000_000);
     let tombstone = |to| pretty(&TombstoneDocument::new(JobId::new("job-7").expect("an id"), to, at, write_ids()));
+    let job = JobId::new("job-7").expect("an id");
+    let json = Json::parse("{\"a\": [1]}".to_owned()).expect("JSON");
+    let body = NewBody { reference: BodyRef { id: BodyId(uuid::Uuid::from_u128(17)), bytes: 10 }, json };
+    let cell = OutputCell { offset: 4096, bytes: b"a line\n\xff".to_vec(), is_end: true };
     let documents = [
+        ("body", pretty(&BodyDocument::new(&job, &body))),
+        ("output", pretty(&CellDocument::from(&cell))),
         ("record", record(BodyForm::Json)),
         ("record-text", record(BodyForm::Text)),
         ("tombstone", tombstone(Destination::Nowhere)),

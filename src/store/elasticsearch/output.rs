@@ -36,10 +36,16 @@ const MAX_FENCES: u64 = 1_000;
 
 /// A cell as a document.
 #[derive(Serialize, Deserialize)]
-struct CellDocument {
+pub(super) struct CellDocument {
     offset: u64,
     end: bool,
     bytes: String,
+}
+
+impl From<&OutputCell> for CellDocument {
+    fn from(cell: &OutputCell) -> Self {
+        Self { offset: cell.offset, end: cell.is_end, bytes: STANDARD.encode(&cell.bytes) }
+    }
 }
 
 /// Returns the definition of the index.
@@ -125,10 +131,9 @@ impl OutputStore for Outputs {
         for cells in chunks(&cells, MAX_ITEMS, |(_, cell)| cell.bytes.len() * 4 / 3 + 200) {
             let mut lines = Lines::default();
             for (key, cell) in cells {
-                let (id, bytes) = (document_id(key), STANDARD.encode(&cell.bytes));
-                let document = CellDocument { offset: cell.offset, end: cell.is_end, bytes };
+                let id = document_id(key);
                 let target = Target::any(&id).ranked(cell.rank()).in_index(&self.index);
-                lines.add(&Action::Index(target), Some(&document))?;
+                lines.add(&Action::Index(target), Some(&CellDocument::from(cell)))?;
             }
             self.send(lines, deadline).await?;
         }
