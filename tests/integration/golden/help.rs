@@ -1,4 +1,4 @@
-//! The help of each command.
+//! The help of each command, the long one and the short one.
 
 use std::path::Path;
 
@@ -21,16 +21,22 @@ fn the_help_of_each_command_is_as_recorded() {
 
 /// Adds the help of a command and of all below it.
 fn add(place: &Path, words: &[String], files: &mut Files) {
-    let mut command = leasehold(place, words);
-    command.arg("--help").env_clear().envs([("COLUMNS", "100"), ("TZ", "UTC")]).env("HOME", place);
-    let output = command.output().expect("it runs");
-    assert!(output.status.success(), "{words:?}: {output:?}");
-    let help = String::from_utf8(output.stdout).expect("text");
-    for name in commands(&help) {
+    let long = help(place, words, "--help");
+    for name in commands(&long) {
         add(place, &[words, &[name]].concat(), files);
     }
     let name = [&["leasehold".to_owned()], words].concat().join("-");
-    files.insert(format!("{name}.txt"), help);
+    files.insert(format!("{name}.txt"), long);
+    files.insert(format!("{name}.short.txt"), help(place, words, "-h"));
+}
+
+/// What a command says when it is asked by this flag.
+fn help(place: &Path, words: &[String], flag: &str) -> String {
+    let mut command = leasehold(place, words);
+    command.arg(flag).env_clear().envs([("COLUMNS", "100"), ("TZ", "UTC")]).env("HOME", place);
+    let output = command.output().expect("it runs");
+    assert!(output.status.success(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
 }
 
 /// The commands that a help lists.
