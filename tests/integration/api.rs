@@ -21,4 +21,4 @@ mod queues;
 mod reading;
 mod refusals;
 mod schedules;
-mod server;
+pub(crate) mod server;

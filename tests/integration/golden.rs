@@ -2,6 +2,7 @@
 //! compared with the files of `tests/golden`, so that every change of it is seen. Files of what is stored, and of what
 //! is sent to Elasticsearch, are compared by tests beside the code.
 
+mod answers;
 mod help;
 mod recorded;
 mod wire;

@@ -8,9 +8,10 @@ use leasehold::api::access::Access;
 use leasehold::api::{AppState, Limits, metrics, serve};
 use leasehold::client::Client;
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::executor::TargetPolicy;
+use leasehold::executor::{self, HttpExecutor, TargetPolicy};
 use leasehold::job::Json;
 use leasehold::manager::{Manager, ManagerConfig};
+use leasehold::notify::{Notifier, NotifyConfig};
 use leasehold::peers::{PeerClient, PeerSecret, Teller};
 use leasehold::scheduler::Schedules;
 use leasehold::store::Store;
@@ -33,6 +34,7 @@ pub(crate) struct Server {
     shutdown: CancellationToken,
     serving: JoinHandle<std::io::Result<()>>,
     _teller: Option<Teller>,
+    _notifier: Option<Notifier>,
     _directory: TempDir,
 }
 
@@ -43,6 +45,8 @@ pub(crate) struct Setup {
     pub(crate) clock: Arc<dyn Clock>,
     /// The secret that the managers of the store share. Such a server tells the others where it listens.
     pub(crate) peer_secret: Option<PeerSecret>,
+    /// Whether there are subscriptions.
+    pub(crate) is_notifying: bool,
     /// An embedded store of its own when there is none.
     pub(crate) store: Option<Arc<dyn Store>>,
 }
@@ -54,6 +58,7 @@ impl Default for Setup {
             limits: Limits::default(),
             clock: Arc::new(SystemClock::default()),
             peer_secret: None,
+            is_notifying: false,
             store: None,
         }
     }
@@ -83,13 +88,19 @@ impl Server {
         };
         let manager = Manager::start(Arc::clone(&store), Arc::clone(&setup.clock), config);
         let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
-        let schedules = Schedules::new(manager.clone(), store, setup.clock, policy);
+        let schedules = Schedules::new(manager.clone(), Arc::clone(&store), Arc::clone(&setup.clock), policy.clone());
+        let mut notifier = None;
+        if setup.is_notifying {
+            let executor = HttpExecutor::new(policy, executor::Limits::default()).expect("an executor");
+            let started = Notifier::start(manager.clone(), store, setup.clock, executor, NotifyConfig::default()).await;
+            notifier = Some(started.expect("it starts"));
+        }
         let peers = setup.peer_secret.map(|secret| PeerClient::new(secret).expect("a client"));
         let teller = peers.clone().map(|peers| Teller::start(manager.clone(), peers));
         let shutdown = CancellationToken::new();
         let state = AppState {
             manager: manager.clone(),
-            subscriptions: None,
+            subscriptions: notifier.as_ref().map(|notifier| Arc::clone(notifier.subscriptions())),
             schedules: Some(schedules),
             access: setup.access,
             peers,
@@ -98,7 +109,7 @@ impl Server {
             configuration: serde_json::json!({"store": "embedded"}),
         };
         let serving = tokio::spawn(serve(listener, state, shutdown.clone()));
-        Self { address, manager, shutdown, serving, _teller: teller, _directory: directory }
+        Self { address, manager, shutdown, serving, _teller: teller, _notifier: notifier, _directory: directory }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
