@@ -318,7 +318,8 @@ pub(super) async fn of_one_call_a_later_job_waits_until_the_earlier_ones_are_cre
     third.expect("created");
     site.engine.settle().await;
     if !site.store.is_exclusive() {
-        assert!(site.claim_all().await.is_empty(), "the others may still come");
+        let claimed = site.claim_all().await;
+        assert!(claimed.is_empty(), "the others may still come: {claimed:?}");
         let first = site.store.write(vec![Write::Create { job: of_call("one", 1), bodies: vec![] }]).await.remove(0);
         first.expect("created");
         site.engine.settle().await;

@@ -5,13 +5,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::node::{Distribution, POLL, START_DEADLINE, STARTING, wait_until_up};
+use super::node::{Distribution, Java, POLL, START_DEADLINE, STARTING, wait_until_up};
 use super::ports;
 use super::watchdog::Watched;
 use super::{IndexSet, announce, fresh_prefix, index_sets};
 
-/// What each node gets; with all that a JVM needs besides, a node takes about 0.8 GiB.
-const HEAP_MIB: u32 = 512;
 /// How long a killed process may take to be gone.
 const KILL_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -192,7 +190,7 @@ async fn start_nodes(count: usize) -> Result<Vec<Node>, String> {
             ("cluster.initial_master_nodes", joined(|(node, ..)| node.clone())),
             ("discovery.seed_hosts", joined(|(.., port)| format!("127.0.0.1:{port}"))),
         ];
-        let watched = distribution.start(&format!("cluster-{name}"), HEAP_MIB, http_port, &settings)?;
+        let watched = distribution.start(&format!("cluster-{name}"), Java::OF_ONE_TEST, http_port, &settings)?;
         let (name, cluster, url) = (name.clone(), cluster.clone(), format!("http://127.0.0.1:{http_port}"));
         nodes.push(Node { name, cluster, url, http_port, transport_port, watched });
     }

@@ -203,7 +203,9 @@ impl Made {
         let hits = found["hits"]["hits"].as_array().ok_or_else(|| found.to_string())?;
         let delete = |hit: &Value| json!({ "delete": { "_index": hit["_index"], "_id": hit["_id"] } }).to_string();
         let lines: Vec<String> = hits.iter().map(delete).collect();
-        let answer = self.call(reqwest::Method::POST, "_bulk", Some(lines.join("\n") + "\n")).await?;
+        // The next search is not to find them again.
+        let path = "_bulk?refresh=true";
+        let answer = self.call(reqwest::Method::POST, path, Some(lines.join("\n") + "\n")).await?;
         (answer["errors"] == false).then_some(()).ok_or_else(|| answer.to_string())
     }
 

@@ -22,9 +22,29 @@ const START_ATTEMPTS: usize = 3;
 /// The runner of OpenSearch takes no port above this.
 const OPENSEARCH_PORTS: std::ops::RangeInclusive<u16> = 9_201..=9_299;
 
-/// What every Java is told. The optimizing compiler is left out: it pays in a server that lives for days, and takes a
-/// third of the processor time of one that lives for minutes.
-const FLAGS: [&str; 2] = ["-XX:-UsePerfData", "-XX:TieredStopAtLevel=1"];
+/// What every Java is told.
+const FLAGS: &str = "-XX:-UsePerfData";
+/// What a Java is told that lives for a minute or so, as does what starts a server: the optimizing compiler would take a
+/// third of its processor time. In the server of all tests it saves more than it takes.
+const SHORT_LIVED: &str = "-XX:-UsePerfData -XX:TieredStopAtLevel=1";
+
+/// What the Java of a node is told, and how much memory it has.
+#[derive(Clone, Copy)]
+pub(super) struct Java {
+    heap_mib: u32,
+    flags: &'static str,
+}
+
+impl Java {
+    const OF_ALL_TESTS: Self = Self { heap_mib: 1024, flags: FLAGS };
+    /// That of a node of one test. With all that a JVM needs besides, it takes about 0.8 GiB.
+    pub(super) const OF_ONE_TEST: Self = Self { heap_mib: 512, flags: SHORT_LIVED };
+
+    fn options(self) -> String {
+        let Self { heap_mib, flags } = self;
+        format!("-Xms{heap_mib}m -Xmx{heap_mib}m {flags}")
+    }
+}
 
 /// What an Elasticsearch is started from.
 pub(super) struct Distribution {
@@ -49,19 +69,19 @@ impl Distribution {
     pub(super) fn start(
         &self,
         name: &str,
-        heap_mib: u32,
+        java: Java,
         http_port: u16,
         settings: &[(&str, String)],
     ) -> Result<Watched, String> {
         let settings = [&[("xpack.security.enabled", "false".to_owned())], settings].concat();
-        self.start_with(name, heap_mib, http_port, &settings, &[])
+        self.start_with(name, java, http_port, &settings, &[])
     }
 
     /// Starts a node with `settings` and with `files` in the folder of its configuration.
     fn start_with(
         &self,
         name: &str,
-        heap_mib: u32,
+        java: Java,
         http_port: u16,
         settings: &[(&str, String)],
         files: &[(&str, String)],
@@ -83,8 +103,8 @@ impl Distribution {
         let mut command = Command::new(self.home.join("bin/elasticsearch"));
         command
             .env("ES_JAVA_HOME", &self.jdk.home)
-            .env("ES_JAVA_OPTS", format!("-Xms{heap_mib}m -Xmx{heap_mib}m {}", FLAGS.join(" ")))
-            .env("CLI_JAVA_OPTS", FLAGS.join(" "))
+            .env("ES_JAVA_OPTS", java.options())
+            .env("CLI_JAVA_OPTS", SHORT_LIVED)
             .env("ES_PATH_CONF", server.join("config"))
             .env("ES_TMPDIR", server.join("tmp"))
             .env("HOME", &server)
@@ -122,16 +142,16 @@ pub(super) async fn elasticsearch_with_role(role: &str) -> Result<SearchServer, 
         ["xpack.security.enabled", "xpack.security.transport.ssl.enabled"].into_iter().zip(["true", "false"]);
     let settings: Vec<(&str, String)> = settings.map(|(name, value)| (name, value.to_owned())).collect();
     let user = format!("leasehold:{}@", PASSWORD.0);
-    elasticsearch_of(512, &user, &settings, &files).await
+    elasticsearch_of(Java::OF_ONE_TEST, &user, &settings, &files).await
 }
 
 /// One Elasticsearch node of its own.
 pub(super) async fn elasticsearch() -> Result<SearchServer, String> {
-    elasticsearch_of(1024, "", &[("xpack.security.enabled", "false".to_owned())], &[]).await
+    elasticsearch_of(Java::OF_ALL_TESTS, "", &[("xpack.security.enabled", "false".to_owned())], &[]).await
 }
 
 async fn elasticsearch_of(
-    heap_mib: u32,
+    java: Java,
     user: &str,
     security: &[(&str, String)],
     files: &[(&str, String)],
@@ -148,7 +168,7 @@ async fn elasticsearch_of(
             ("transport.port", transport.to_string()),
         ];
         let settings = [&settings, security].concat();
-        let watched = distribution.start_with("elasticsearch", heap_mib, http, &settings, files)?;
+        let watched = distribution.start_with("elasticsearch", java, http, &settings, files)?;
         let url = format!("http://{user}127.0.0.1:{http}");
         match wait_until_up(&watched, &url, &cluster).await {
             Ok(()) => return Ok(SearchServer::started(url, watched)),
@@ -190,8 +210,7 @@ fn start_opensearch(jdk: &Jdk, jars: &Path, http_port: u16, cluster: &str) -> Re
 
     let mut command = Command::new(jdk.java());
     command
-        .args(["-Xms1g", "-Xmx1g"])
-        .args(FLAGS)
+        .args(Java::OF_ALL_TESTS.options().split(' '))
         .arg(format!("-Djava.io.tmpdir={}", server.join("tmp").display()))
         .arg("-cp")
         .arg(jars.join("*"))
