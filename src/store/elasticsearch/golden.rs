@@ -1,4 +1,5 @@
-//! The definitions as they are sent, and the documents of what is not a job or a schedule, compared with recorded files.
+//! The definitions as they are sent, and the documents of what is neither a job nor a schedule, compared with recorded
+//! files.
 
 use serde::Serialize;
 use serde_json::Value;

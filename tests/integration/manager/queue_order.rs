@@ -1,5 +1,7 @@
 //! Claims that say from which of their queues they take next.
 
+use leasehold::job::Partition;
+
 use super::*;
 
 cases! {
@@ -56,9 +58,15 @@ async fn a_claim_finds_what_the_store_has_of_a_queue_that_nobody_asked_for(site:
         let other = site.another_manager();
         let from_b = from(&["b"], &ClaimOrder::Dispatch, 1);
         assert_eq!(queues_of(&taken(other.claim(from_b).await.expect("answered"))), ["b"]);
+        // What a manager has found is dropped when its share changes: not between a look and the claim.
+        until("the manager has the share of its workers", async || {
+            other.own_partitions(&named_queue("b")) == Partition::all().collect()
+        })
+        .await;
         site.clock.advance(Duration::from_secs(2));
         let from_both = from(&["a", "b"], &order, 1);
         assert_eq!(queues_of(&taken(other.claim(from_both).await.expect("answered"))), ["a"], "{order:?}");
+        other.shutdown().await;
     }
 }
 

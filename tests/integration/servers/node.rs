@@ -37,6 +37,8 @@ pub(super) struct Java {
 
 impl Java {
     const OF_ALL_TESTS: Self = Self { heap_mib: 1024, flags: FLAGS };
+    /// It has a quarter of the tests.
+    const OPENSEARCH: Self = Self { heap_mib: 1024, flags: SHORT_LIVED };
     /// That of a node of one test. With all that a JVM needs besides, it takes about 0.8 GiB.
     pub(super) const OF_ONE_TEST: Self = Self { heap_mib: 512, flags: SHORT_LIVED };
 
@@ -210,7 +212,7 @@ fn start_opensearch(jdk: &Jdk, jars: &Path, http_port: u16, cluster: &str) -> Re
 
     let mut command = Command::new(jdk.java());
     command
-        .args(Java::OF_ALL_TESTS.options().split(' '))
+        .args(Java::OPENSEARCH.options().split(' '))
         .arg(format!("-Djava.io.tmpdir={}", server.join("tmp").display()))
         .arg("-cp")
         .arg(jars.join("*"))
