@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::Bed;
-use crate::program::{Engine, PROGRAM, Server, Started, leasehold, run, until};
+use crate::program::{Engine, PROGRAM, Server, Started, eventually, leasehold, run, until};
 use crate::servers::ports;
 
 #[test]
@@ -69,12 +69,16 @@ fn one_page_has_everything_about_a_job() {
     }
 }
 
-#[test]
-fn a_job_is_watched_until_it_has_ended() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_watched_until_it_has_ended() {
     let bed = Bed::start();
-    let id = bed.submit(&[], "true");
+    // A watch that has shown the claim looks at the job, and shows nothing more of one that has ended by then.
+    let id = bed.submit(&[], "sleep 2");
     let mut command = leasehold(bed.path(), ["watch", &id]);
     let watching = Started::of(command.env("LEASEHOLD_SERVER", bed.server.url()));
+    // Of what happened before it listens it shows nothing.
+    let is_open = async || bed.server.counter("leasehold_event_streams").await >= 1.0;
+    eventually("the watch listens", is_open).await;
     let _worker = bed.worker(&[]);
     let said = watching.end().expect(0).stdout();
     assert!(said.contains("completed"), "{said}");
