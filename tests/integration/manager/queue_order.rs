@@ -49,15 +49,15 @@ async fn a_strict_claim_takes_from_the_queues_as_they_are_named(site: Site) {
 }
 
 async fn a_claim_finds_what_the_store_has_of_a_queue_that_nobody_asked_for(site: Site) {
-    what_the_store_has_is_found(&site, &ClaimOrder::Dispatch).await;
+    what_the_store_has_is_found(&site, &ClaimOrder::Dispatch, 9).await;
 }
 
 async fn a_strict_claim_finds_what_the_store_has_of_a_queue_that_nobody_asked_for(site: Site) {
-    what_the_store_has_is_found(&site, &ClaimOrder::Strict).await;
+    what_the_store_has_is_found(&site, &ClaimOrder::Strict, -9).await;
 }
 
-async fn what_the_store_has_is_found(site: &Site, order: &ClaimOrder) {
-    submit(site, [of("a", 9), of("b", 0), of("b", 0)]).await;
+async fn what_the_store_has_is_found(site: &Site, order: &ClaimOrder, priority: i64) {
+    submit(site, [of("a", priority), of("b", 0), of("b", 0)]).await;
     site.engine.settle().await;
     // Another manager knows nothing of either queue; then it knows one of them. What it comes second for it leaves to
     // this one for a while.
