@@ -3,11 +3,12 @@
 //! A listener that was closed may be there for some milliseconds longer: a process that is being started has a copy of
 //! every socket of this one until it runs its program.
 
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::program::DEADLINE;
+use crate::program::{DEADLINE, eventually};
 
 /// Below the range from which systems give ports to outgoing connections: one that is free here is not taken a moment
 /// later by a connection of some other test.
@@ -46,11 +47,11 @@ pub(crate) async fn listen_again(address: SocketAddr) -> tokio::net::TcpListener
     }
 }
 
-/// Waits until a listener that was closed takes no connection.
+/// Waits until a listener that was closed refuses connections.
 pub(crate) async fn closed(address: SocketAddr) {
-    let deadline = Instant::now() + DEADLINE;
-    while tokio::net::TcpStream::connect(address).await.is_ok() {
-        assert!(Instant::now() < deadline, "{address} still takes connections");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let refuses = async || {
+        let connected = tokio::net::TcpStream::connect(address).await;
+        connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    };
+    eventually("connections are refused", refuses).await;
 }
