@@ -9,7 +9,7 @@ mod calling;
 mod connections;
 mod delivered;
 mod deputies;
-mod description;
+pub(crate) mod description;
 mod events;
 mod exactness;
 mod lives;

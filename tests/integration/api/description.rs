@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::server::Server;
 
-pub(super) fn document() -> Value {
+pub(crate) fn document() -> Value {
     serde_json::from_slice(&openapi_json().expect("a description")).expect("json")
 }
 
-pub(super) fn operations(document: &Value) -> Vec<(String, String, &Value)> {
+pub(crate) fn operations(document: &Value) -> Vec<(String, String, &Value)> {
     let paths = document["paths"].as_object().expect("paths");
     let of = |(path, item): (&String, &'_ Value)| {
         let methods: Vec<String> = item.as_object().expect("operations").keys().cloned().collect();

@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::{Files, check};
+use crate::api::description;
 use crate::architecture::sources;
 use crate::store::sample;
 
@@ -89,8 +90,7 @@ fn serialized(text: &str) -> Vec<String> {
 
 /// The schemas of the API's description, by name.
 static PARTS: LazyLock<HashMap<String, Value>> = LazyLock::new(|| {
-    let description: Value = serde_json::from_slice(&leasehold::api::openapi_json().expect("JSON")).expect("JSON");
-    serde_json::from_value(description["components"]["schemas"].clone()).expect("schemas")
+    serde_json::from_value(description::document()["components"]["schemas"].clone()).expect("schemas")
 });
 
 /// Samples of a type, as its own JSON.
