@@ -4,8 +4,8 @@
 //! every socket of this one until it runs its program.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::program::{DEADLINE, eventually};
@@ -30,9 +30,12 @@ pub(crate) fn free() -> u16 {
     panic!("no port from {FIRST} on is free");
 }
 
-/// Whether nobody listens on `port`.
+/// Whether nobody listens on `port`. It is asked for by a connection and not by a listener, of which a process that is
+/// being started could have a copy: then the next one to listen there would find its port taken.
 pub(crate) fn is_free(port: u16) -> bool {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let connected = TcpStream::connect_timeout(&address, Duration::from_secs(1));
+    connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// Listens at an address where nobody does any more, or will not in a moment.
@@ -54,4 +57,31 @@ pub(crate) async fn closed(address: SocketAddr) {
         connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     };
     eventually("connections are refused", refuses).await;
+}
+
+mod tests {
+    use std::net::TcpListener;
+    use std::process::Command;
+    use std::thread;
+
+    use super::*;
+
+    /// The processes are started by several threads, as those of other tests are.
+    #[test]
+    fn a_port_that_is_free_can_be_listened_on_while_processes_are_started() {
+        const PORTS: usize = 500;
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !is_done.load(Ordering::Relaxed) {
+                        Command::new("true").status().expect("true runs");
+                    }
+                });
+            }
+            let taken: Vec<_> = (0..PORTS).filter_map(|_| TcpListener::bind(("127.0.0.1", free())).err()).collect();
+            is_done.store(true, Ordering::Relaxed);
+            assert!(taken.is_empty(), "{} of {PORTS}: {taken:?}", taken.len());
+        });
+    }
 }
