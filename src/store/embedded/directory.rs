@@ -55,13 +55,26 @@ const OWN_NAMES: [&str; 9] = ["leasehold.", "store", "log", "audit", "output", "
 /// How much room there must be for a store to be opened, in bytes.
 const ROOM_BYTES: usize = 1 << 20;
 
+/// A lock file that this process has locked. The file itself stays: if it were removed, a process that has it open
+/// already and one that creates it anew could both hold "the" lock.
+#[derive(Debug)]
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    /// To close the file would not be enough: a process that is being started has a copy of it until it runs its
+    /// program.
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::warn!(%error, "cannot unlock the data directory");
+        }
+    }
+}
+
 /// A data directory that this process holds, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// The lock file, locked as long as it is open. The file itself stays: if it were removed, a process that has it
-    /// open already and one that creates it anew could both hold "the" lock.
-    _lock: File,
+    _lock: Lock,
     /// How many bytes are kept for when the disk is full.
     reserve: u64,
 }
@@ -76,21 +89,21 @@ impl Directory {
             return Err(OpenError::Foreign { directory: path.to_owned(), entry });
         }
         warn_if_open_to_others(path).map_err(failed("look at"))?;
-        let mut lock = own_file()
+        let lock = own_file()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .open(path.join(LOCK_FILE))
             .map_err(failed("open the lock file of"))?;
-        lock = take(lock, path)?;
-        write_pid(&mut lock).map_err(failed("write the lock file of"))?;
+        let mut lock = take(lock, path)?;
+        write_pid(&mut lock.0).map_err(failed("write the lock file of"))?;
         Ok(Self { path: path.to_owned(), _lock: lock, reserve })
     }
 
     /// Looks at a directory that is there, without changing anything in it. Returns its lock, which nobody else can
     /// take while it is held, and the path of the database.
-    pub(super) fn look_at(path: &Path) -> Result<(Option<File>, PathBuf), OpenError> {
+    pub(super) fn look_at(path: &Path) -> Result<(Option<Lock>, PathBuf), OpenError> {
         let failed = |doing| move |source| OpenError::Io { doing, directory: path.to_owned(), source };
         fs::read_dir(path).map_err(failed("open"))?;
         let lock = match File::open(path.join(LOCK_FILE)) {
@@ -314,9 +327,9 @@ fn foreign_entry(directory: &Path) -> io::Result<Option<String>> {
 }
 
 /// Takes a lock, or says who has it.
-fn take(mut lock: File, path: &Path) -> Result<File, OpenError> {
+fn take(mut lock: File, path: &Path) -> Result<Lock, OpenError> {
     match lock.try_lock() {
-        Ok(()) => Ok(lock),
+        Ok(()) => Ok(Lock(lock)),
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
             let read = lock.read_to_string(&mut pid);
@@ -404,4 +417,31 @@ pub(super) fn create_durably(path: &Path) -> io::Result<()> {
 /// Makes what was created in a directory durable.
 pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_was_let_go_can_be_held_again_while_processes_are_started() {
+        let place = tempfile::tempdir().expect("a directory");
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !is_done.load(Ordering::Relaxed) {
+                        Command::new("true").status().expect("true runs");
+                    }
+                });
+            }
+            let in_use = (0..300).filter_map(|_| Directory::hold(place.path(), 0).err()).count();
+            is_done.store(true, Ordering::Relaxed);
+            assert_eq!(in_use, 0);
+        });
+    }
 }
