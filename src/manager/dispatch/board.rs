@@ -7,6 +7,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 use tokio::sync::oneshot;
 
+use super::first_search::FirstSearch;
 use super::held::Held;
 use super::lane::{DispatchConfig, HORIZON, LANE_IDLE, Lane, WaiterId};
 use super::queue_turns::QueueTurns;
@@ -108,6 +109,10 @@ impl<Handed> Board<Handed> {
         for (queue, lane) in self.lanes.iter_mut().filter(|(queue, _)| !members.share_alike(&self.members, queue)) {
             let shares = members.shares(queue);
             if shares != lane.shares {
+                if lane.shares.own.is_empty() {
+                    // Nothing of the queue was searched for.
+                    lane.first_search = FirstSearch::NotMade;
+                }
                 lane.shares = shares;
                 lane.keep_own();
             }
@@ -234,8 +239,8 @@ impl<Handed> Board<Handed> {
         next.map(|(queue, _)| queue)
     }
 
-    /// Returns those of a claim's queues that have due candidates, of these kinds if any are named, and are not held
-    /// back: the places in the claim, the names, and the keys of the next candidates.
+    /// Returns those of a claim's queues that have due candidates, of these kinds if any are named, were searched for
+    /// and are not held back: the places in the claim, the names, and the keys of the next candidates.
     fn with_next<'q>(
         &self,
         queues: &'q [QueueName],
@@ -243,7 +248,7 @@ impl<Handed> Board<Handed> {
     ) -> impl Iterator<Item = (usize, &'q QueueName, &SortKey)> {
         let is_open = |(_, queue): &(usize, &QueueName)| !self.paused.contains(*queue);
         queues.iter().enumerate().filter(is_open).filter_map(|(index, queue)| {
-            let next = self.lanes.get(queue)?.next_of(kinds)?;
+            let next = self.lanes.get(queue).filter(|lane| lane.first_search.is_over())?.next_of(kinds)?;
             Some((index, queue, next))
         })
     }
@@ -341,8 +346,8 @@ impl<Handed> Board<Handed> {
     }
 
     /// Returns whether a search for the queue that was cut off is to go on before a claim has to wait for it.
-    pub(super) fn is_to_go_on(&self, queue: &QueueName, config: &DispatchConfig) -> bool {
-        !self.paused.contains(queue) && self.lanes.get(queue).is_some_and(|lane| lane.is_to_go_on(config))
+    pub(super) fn is_to_go_on(&self, queue: &QueueName, now: Timestamp, config: &DispatchConfig) -> bool {
+        !self.paused.contains(queue) && self.lanes.get(queue).is_some_and(|lane| lane.is_to_go_on(now, config))
     }
 
     /// Removes what no claim has asked for in a while.

@@ -46,10 +46,27 @@ const MORE_URGENT: usize = 100;
 /// How many jobs others are helped with at a time, as far as whole partitions allow.
 const HELPED_WITH: usize = 125;
 
+/// The time between two looks for jobs of others' partitions, and while claims wait in vain.
+const ELSEWHERE_EVERY: Duration = Duration::from_secs(1);
+const HELP_EVERY: Duration = Duration::from_millis(250);
+
 impl LookElsewhere {
     /// Returns a search for the most urgent jobs.
     fn for_urgent(due_by: Timestamp, partitions: PartitionSet, purpose: Purpose) -> Self {
         Self { due_by, partitions, kinds: Vec::new(), sort: Sort::Dispatch, limit: MORE_URGENT, purpose }
+    }
+}
+
+impl Lane {
+    /// Returns when the store is to be searched for jobs of others' partitions; `None` for at once.
+    pub(super) fn next_look_elsewhere(&self) -> Option<Timestamp> {
+        let is_in_vain = !self.waiting.is_empty();
+        self.looked_elsewhere.map(|at| at.plus(if is_in_vain { HELP_EVERY } else { ELSEWHERE_EVERY }))
+    }
+
+    /// Returns whether the store is to be searched for jobs of others' partitions.
+    pub(super) fn needs_look_elsewhere(&self, now: Timestamp) -> bool {
+        !self.shares.has_all() && self.next_look_elsewhere().is_none_or(|at| at <= now)
     }
 }
 

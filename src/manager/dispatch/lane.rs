@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use foldhash::quality::RandomState;
 
+use super::first_search::FirstSearch;
 use super::kinds::LaneKinds;
 use super::shares::Shares;
 use super::turns::{Rule, Turns};
@@ -37,10 +38,6 @@ const OWNERS_EVERY: Duration = Duration::from_secs(1);
 /// The most jobs that a search finds when it starts again before those ahead of it have come to their end: it is only
 /// to find those that others added.
 pub(super) const RESTART_PAGE: usize = 200;
-
-/// The time between two looks for jobs of others' partitions, and while claims wait in vain.
-const ELSEWHERE_EVERY: Duration = Duration::from_secs(1);
-const HELP_EVERY: Duration = Duration::from_millis(250);
 
 /// How much longer a job of another manager's partition must have been due than the own ones, to be handed out here.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -82,6 +79,7 @@ pub(super) struct Lane {
     pub(super) turns: Option<Box<Turns>>,
     /// The candidates by kind, if claims need that.
     pub(super) kinds: Option<Box<LaneKinds>>,
+    pub(super) first_search: FirstSearch,
     /// When the store was last searched for the most urgent jobs of this queue.
     pub(super) looked_up_at: Option<Timestamp>,
     /// The key after which that search was cut off.
@@ -316,6 +314,7 @@ impl Lane {
         self.later.clear();
         self.positions.clear();
         self.foreign.clear();
+        self.first_search = FirstSearch::NotMade;
         self.unknown();
     }
 
@@ -332,17 +331,6 @@ impl Lane {
         self.known_until = Timestamp::MIN;
     }
 
-    /// Returns when the store is to be searched for jobs of others' partitions; `None` for at once.
-    fn next_look_elsewhere(&self) -> Option<Timestamp> {
-        let is_in_vain = !self.waiting.is_empty();
-        self.looked_elsewhere.map(|at| at.plus(if is_in_vain { HELP_EVERY } else { ELSEWHERE_EVERY }))
-    }
-
-    /// Returns whether the store is to be searched for jobs of others' partitions.
-    pub(super) fn needs_look_elsewhere(&self, now: Timestamp) -> bool {
-        !self.shares.has_all() && self.next_look_elsewhere().is_none_or(|at| at <= now)
-    }
-
     /// Records that due jobs after `last` may be missing.
     pub(super) fn ends_at(&mut self, last: Option<SortKey>) {
         self.incomplete = true;
@@ -353,6 +341,16 @@ impl Lane {
             && self.frontier.as_ref().is_none_or(|frontier| last < *frontier)
         {
             self.frontier = Some(last);
+        }
+    }
+
+    /// Records that a search has ended, after [`Lane::ends_at`] if it was cut off.
+    pub(super) fn end_search(&mut self) {
+        if self.first_search.end() {
+            // What was submitted here before the search found its end.
+            let early = self.due.iter().filter(|(key, candidate)| !self.admits(&candidate.job, key));
+            let early: Vec<JobId> = early.map(|(key, _)| key.id().clone()).collect();
+            early.iter().for_each(|id| self.remove(id));
         }
     }
 
@@ -446,10 +444,12 @@ impl Lane {
         self.due.len() < (config.capacity / LOW_WATER_PART).max(1)
     }
 
-    /// Returns whether a search that was cut off is to go on before a claim has to wait for it: a search over a network
-    /// takes as long as several claims.
-    pub(super) fn is_to_go_on(&self, config: &DispatchConfig) -> bool {
-        config.poll_interval.is_some() && self.asked && self.may_go_on() && self.is_low(config)
+    /// Returns whether a search is to be made before a claim waits for it: one that was cut off, or failed, goes on.
+    pub(super) fn is_to_go_on(&self, now: Timestamp, config: &DispatchConfig) -> bool {
+        match self.first_search {
+            FirstSearch::Failed => self.asked && self.needs_lookup(now, config),
+            _ => config.poll_interval.is_some() && self.asked && self.may_go_on() && self.is_low(config),
+        }
     }
 
     /// Returns whether any search of the store is due.

@@ -10,6 +10,7 @@
 
 mod board;
 mod elsewhere;
+mod first_search;
 mod held;
 mod hinted;
 mod holding;
@@ -39,6 +40,7 @@ use crate::manager::request::ManagerError;
 use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
 use board::{Board, Waiter};
+use first_search::FirstSearch;
 pub(super) use held::MOST_HELD;
 pub(super) use lane::DispatchConfig;
 use lane::{HORIZON, Lane, MOMENT, RESTART, RESTART_PAGE, WaiterId};
@@ -198,7 +200,7 @@ impl Dispatch {
         board.touch(wish.queues, now);
         let mut steps = STEPS_PER_CLAIM;
         let offer = self.take_locked(&mut board, wish, now, &mut steps);
-        if wish.queues.iter().any(|queue| board.is_to_go_on(queue, &self.shared.config)) {
+        if wish.queues.iter().any(|queue| board.is_to_go_on(queue, now, &self.shared.config)) {
             self.shared.sooner.notify_one();
         }
         offer
@@ -262,23 +264,6 @@ impl Dispatch {
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
     }
 
-    /// Returns the queues for which the store must be searched before a claim can be answered with no jobs.
-    pub(super) fn stale<'a>(&self, queues: &'a [QueueName]) -> Vec<&'a QueueName> {
-        let now = self.shared.clock.now();
-        let mut board = self.shared.board.lock();
-        board.touch(queues, now);
-        let mut needs_lookup = |queue: &QueueName| {
-            !board.paused.contains(queue) && board.lane(queue).needs_search(now, &self.shared.config)
-        };
-        queues.iter().filter(|queue| needs_lookup(queue)).collect()
-    }
-
-    /// Returns whether the store was ever searched for each of the queues, but for those that are held back.
-    pub(super) fn were_searched(&self, queues: &[QueueName]) -> bool {
-        let mut board = self.shared.board.lock();
-        queues.iter().all(|queue| board.paused.contains(queue) || board.lane(queue).looked_up_at.is_some())
-    }
-
     /// Returns the lock under which the store is searched for `queue`.
     pub(super) fn lookup_lock(&self, queue: &QueueName) -> Arc<tokio::sync::Mutex<()>> {
         self.shared.board.lock().lane(queue).lookup.clone()
@@ -294,6 +279,7 @@ impl Dispatch {
         if !lane.needs_lookup(now, config) {
             return None;
         }
+        lane.first_search.begin();
         lane.incomplete = false;
         lane.frontier = None;
         let is_fair = lane.turns.as_mut().is_some_and(|turns| turns.begin_look());
@@ -353,6 +339,8 @@ impl Dispatch {
         if later_cut_off {
             lane.ends_later(last_later, lookup.later);
         }
+        lane.end_search();
+        self.serve(&mut board, queue, now);
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
     }
 
@@ -368,13 +356,16 @@ impl Dispatch {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         let lane = board.lane(queue);
+        lane.first_search.fail();
         lane.incomplete = true;
         lane.resume = None;
         if let Some(turns) = &mut lane.turns {
             turns.fail_look();
         }
-        lane.looked_up_at = Some(now);
+        // Of candidates that were dropped meanwhile, nothing was searched for.
+        lane.looked_up_at = Some(now).filter(|_| lane.first_search != FirstSearch::NotMade);
         lane.known_until = lane.known_until.min(lookup.known_until);
+        self.serve(&mut board, queue, now);
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
     }
 
@@ -389,7 +380,7 @@ impl Dispatch {
         board.forget_idle(now);
         let config = &self.shared.config;
         let needs_search = |queue: &QueueName, lane: &Lane| match lane.waiting.is_empty() {
-            true => board.is_to_go_on(queue, config),
+            true => board.is_to_go_on(queue, now, config),
             false => !board.paused.contains(queue) && lane.needs_search(now, config),
         };
         let lookups: Vec<QueueName> = board
@@ -448,7 +439,7 @@ impl Dispatch {
         loop {
             let Some(lane) = board.lanes.get_mut(queue) else { return };
             lane.promote(now);
-            if lane.has_none() || steps == 0 {
+            if lane.has_none() || !lane.first_search.is_over() || steps == 0 {
                 return;
             }
             let Some(id) = lane.waiting_after(passed) else { return };

@@ -12,6 +12,7 @@ use crate::store::{StoreError, Versioned};
 
 use crate::manager::Manager;
 use crate::manager::dispatch::elsewhere::LookElsewhere;
+use crate::manager::dispatch::first_search::FirstSearch;
 use crate::manager::dispatch::taking_kinds::KindSearches;
 use crate::manager::dispatch::taking_turns::FoundByOwner;
 use crate::manager::dispatch::{Dispatch, Lookup, LookupResult, Wish};
@@ -51,22 +52,64 @@ impl Drop for Unfinished<'_> {
     }
 }
 
+impl Dispatch {
+    /// Returns whether the first search for each of the queues is over, but for those that are held back.
+    pub(in crate::manager) fn were_searched(&self, queues: &[QueueName]) -> bool {
+        let board = self.shared.board.lock();
+        let is_over = |queue| board.lanes.get(queue).is_some_and(|lane| lane.first_search.is_over());
+        queues.iter().all(|queue| board.paused.contains(queue) || is_over(queue))
+    }
+
+    /// Returns the queues for which the store must be searched before a claim can be answered with no jobs.
+    pub(in crate::manager) fn stale<'a>(&self, queues: &'a [QueueName]) -> Vec<&'a QueueName> {
+        let now = self.shared.clock.now();
+        let mut board = self.shared.board.lock();
+        board.touch(queues, now);
+        let mut needs_lookup = |queue: &QueueName| {
+            !board.paused.contains(queue) && board.lane(queue).needs_search(now, &self.shared.config)
+        };
+        queues.iter().filter(|queue| needs_lookup(queue)).collect()
+    }
+
+    /// Returns the queues for which the first search is under way.
+    pub(super) fn first_searched_for<'a>(&self, queues: &'a [QueueName]) -> Vec<&'a QueueName> {
+        let board = self.shared.board.lock();
+        let is_under_way =
+            |queue| board.lanes.get(queue).is_some_and(|lane| lane.first_search == FirstSearch::UnderWay);
+        queues.iter().filter(|queue| is_under_way(*queue)).collect()
+    }
+}
+
 impl Manager {
-    /// Returns whether a claim can be given what it is to have next: no queue of several must be passed over because it
-    /// was never searched. For one that goes by its queues, none must lack jobs.
+    /// Returns whether a claim can be given what it is to have next: the first search for each of its queues is over.
+    /// For one that goes by its queues, none must lack jobs.
     pub(crate) fn is_known_for(&self, wish: &Wish<'_>) -> bool {
         let dispatch = &self.shared.dispatch;
-        match wish.order.is_by_queue() {
-            true => dispatch.stale(wish.queues).is_empty(),
-            false => wish.queues.len() == 1 || dispatch.were_searched(wish.queues),
+        dispatch.were_searched(wish.queues) && (!wish.order.is_by_queue() || dispatch.stale(wish.queues).is_empty())
+    }
+
+    /// Waits for the first searches for `queues` that other claims make, and searches the store for those whose lanes
+    /// may lack due jobs. Without an answer a claim goes by what is known.
+    pub(crate) async fn know(&self, queues: &[QueueName]) {
+        for queue in self.shared.dispatch.first_searched_for(queues) {
+            drop(self.shared.dispatch.lookup_lock(queue).lock().await);
+        }
+        if let Err(error) = self.refresh_candidates(queues).await {
+            debug!(%error, "cannot search the queues of a claim; going by what is known of them");
         }
     }
 
     /// Searches the store for those of `queues` whose lanes may lack due jobs.
     pub(crate) async fn refresh_candidates(&self, queues: &[QueueName]) -> Result<(), StoreError> {
         for queue in self.shared.dispatch.stale(queues) {
-            // In a box: a call that waits later on would keep room for the search.
-            Box::pin(self.look_up(queue)).await?;
+            // Where the claim is dropped that made it, others wait for the search.
+            let turn = self.shared.dispatch.lookup_lock(queue).lock_owned().await;
+            let (manager, queue) = (self.clone(), queue.clone());
+            let search = self.shared.tasks.spawn(async move {
+                let _turn = turn;
+                manager.shared.stopping.run_until_cancelled(manager.look_up_alone(&queue)).await
+            });
+            search.await.ok().flatten().unwrap_or_else(|| Err(StoreError::Unavailable("it is closing".to_owned())))?;
         }
         Ok(())
     }
@@ -74,6 +117,11 @@ impl Manager {
     async fn look_up(&self, queue: &QueueName) -> Result<(), StoreError> {
         let lock = self.shared.dispatch.lookup_lock(queue);
         let _one_at_a_time = lock.lock().await;
+        self.look_up_alone(queue).await
+    }
+
+    /// Makes the searches that are due for a queue whose lock is held.
+    async fn look_up_alone(&self, queue: &QueueName) -> Result<(), StoreError> {
         self.look_for_own(queue).await?;
         self.look_for_kinds(queue).await?;
         match self.shared.dispatch.begin_look_elsewhere(queue) {

@@ -106,7 +106,9 @@ impl Board<Handed> {
     /// Returns whether a new job is one that claims wait for now, and that overtakes none that the store may have.
     fn is_waited_for(&self, job: &Job, now: Timestamp) -> bool {
         let queue = &job.spec.queue;
-        let is_next = |lane: &Lane| !lane.waiting.is_empty() && lane.admits(job, &Sort::Dispatch.key(job));
+        let is_next = |lane: &Lane| {
+            !lane.waiting.is_empty() && lane.first_search.is_over() && lane.admits(job, &Sort::Dispatch.key(job))
+        };
         job.run_at <= now && !self.paused.contains(queue) && self.lanes.get(queue).is_some_and(is_next)
     }
 

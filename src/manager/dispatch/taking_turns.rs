@@ -64,6 +64,8 @@ impl Dispatch {
         if let Some(turns) = &mut lane.turns {
             lane.incomplete |= turns.end_look(&found.waiting, found.ends);
         }
+        lane.end_search();
+        self.serve(&mut board, queue, now);
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
 use crate::job::{Change, Claim, Fence, Job, LeaseProof, Refusal, State, WorkerId};
-use crate::store::{Versioned, WriteError};
+use crate::store::{StoreError, Versioned, WriteError};
 
 use crate::manager::Manager;
 use crate::manager::claimant::{Claimant, Claimed, Turn};
@@ -34,6 +34,9 @@ pub(super) enum Admitted {
 
 /// The most offers that one claim loses to other claims before it answers with no jobs.
 const MAX_LOST_OFFERS: usize = 100;
+
+/// How long a claim waits at least for the first search of its queues: "no job" may end a worker.
+const FIRST_SEARCH: Duration = Duration::from_secs(10);
 
 /// Why a job is released whose worker was not told of its claim.
 const NOT_DELIVERED: &str = "the claim's answer was not delivered";
@@ -130,10 +133,18 @@ impl Manager {
         let dispatch = &self.shared.dispatch;
         let queues = &claimant.request.queues;
         let wish = Wish::of(&claimant.request);
-        if !self.is_known_for(&wish)
-            && let Err(error) = Box::pin(self.refresh_candidates(queues)).await
-        {
-            debug!(%error, "cannot search the queues of a claim; going by what is known of them");
+        if !self.is_known_for(&wish) {
+            tokio::select! {
+                () = Box::pin(self.know(queues)) => {}
+                () = sleep_until(deadline.max(Instant::now() + FIRST_SEARCH)) => {
+                    let offer = dispatch.take(&wish).map(Handed::Offer);
+                    let is_answer = offer.is_some() || dispatch.were_searched(queues);
+                    let late = || StoreError::Unavailable("the queues were not searched in time".to_owned());
+                    return if is_answer { Ok(offer) } else { Err(ManagerError::Store(late())) };
+                }
+                () = claimant.superseded() => return Ok(None),
+                () = self.shared.work.no_claims.cancelled() => return Ok(None),
+            }
         }
         if let Some(offer) = dispatch.take(&wish) {
             return Ok(Some(Handed::Offer(offer)));

@@ -6,6 +6,7 @@ cases! {
     a_strict_claim_takes_from_the_queues_as_they_are_named,
     a_claim_finds_what_the_store_has_of_a_queue_that_nobody_asked_for,
     a_strict_claim_finds_what_the_store_has_of_a_queue_that_nobody_asked_for,
+    what_waits_in_the_store_goes_before_what_was_submitted_where_nobody_asked_yet,
     queues_give_jobs_by_their_weights_over_many_workers,
     a_claim_that_waits_is_given_jobs_of_one_submission_by_its_order_of_queues,
     an_end_takes_the_next_job_by_the_order_of_queues,
@@ -67,6 +68,16 @@ async fn what_the_store_has_is_found(site: &Site, order: &ClaimOrder, priority: 
     site.clock.advance(Duration::from_secs(2));
     let from_both = from(&["a", "b"], order, 1);
     assert_eq!(queues_of(&taken(other.claim(from_both).await.expect("answered"))), ["a"]);
+}
+
+async fn what_waits_in_the_store_goes_before_what_was_submitted_where_nobody_asked_yet(site: Site) {
+    submit(&site, [of("a", 9)]).await;
+    site.engine.settle().await;
+    // This manager knows of a job before anybody asks it for one, as does one that nobody has asked for long.
+    let other = site.another_manager();
+    other.submit(&caller(), vec![of("a", 0)]).await.remove(0).expect("taken");
+    let claimed = taken(other.claim(from(&["a"], &ClaimOrder::Dispatch, 1)).await.expect("answered"));
+    assert_eq!(claimed[0].job.spec.priority.get(), 9);
 }
 
 async fn queues_give_jobs_by_their_weights_over_many_workers(site: Site) {

@@ -52,6 +52,61 @@ impl Bench {
 }
 
 #[test]
+fn a_claim_waits_for_the_first_search_of_a_queue_but_not_after_it_has_failed() {
+    let bench = bench(4, Some(INTERVAL));
+    let a = queues(&["a"]);
+    assert!(!bench.dispatch.were_searched(&a) && bench.is_stale());
+    let lookup = bench.dispatch.begin_lookup(&queue("a")).expect("a search is needed");
+    assert!(!bench.dispatch.were_searched(&a) && !bench.is_stale());
+    assert_eq!(bench.dispatch.first_searched_for(&a), [&queue("a")]);
+    bench.dispatch.fail_lookup(&queue("a"), &lookup);
+    assert!(bench.dispatch.were_searched(&a));
+    assert!(bench.dispatch.plan().lookups.is_empty());
+    bench.advance(500);
+    assert_eq!(bench.dispatch.plan().lookups, a);
+    let _again = bench.dispatch.begin_lookup(&queue("a")).expect("a search is needed");
+    assert!(bench.dispatch.were_searched(&a) && bench.dispatch.first_searched_for(&a).is_empty());
+}
+
+#[test]
+fn a_search_that_began_before_the_candidates_were_dropped_is_not_the_first_since() {
+    let bench = bench(4, None);
+    let lookup = bench.dispatch.begin_lookup(&queue("a")).expect("a search is needed");
+    let order = Order { turns: None, shortest_first: true };
+    bench.dispatch.go_by([(queue("a"), Rule { order, ..Rule::default() })].into());
+    bench.dispatch.end_lookup(&queue("a"), &lookup, LookupResult::default(), |_| true);
+    assert!(!bench.dispatch.were_searched(&queues(&["a"])));
+    bench.search(&[], &[]);
+    assert!(bench.dispatch.were_searched(&queues(&["a"])));
+}
+
+#[test]
+fn a_waiting_claim_is_given_nothing_before_the_first_search_of_its_queue_has_ended() {
+    let bench = bench(4, Some(INTERVAL));
+    bench.pause(&["a"]);
+    let mut waiting = bench.wait(&["a"], 1);
+    bench.dispatch.add([job("a", "new", 0, 0)]);
+    bench.pause(&[]);
+    assert!(waiting.handed().now_or_never().is_none());
+    let new = job("a", "newer", 9, 0);
+    assert!(bench.dispatch.reserve([(0, &new.job)]).is_empty());
+    assert_eq!(bench.dispatch.plan().lookups, queues(&["a"]));
+    bench.search(&[job("a", "older", 5, 0)], &[]);
+    let Some(Some(Handed::Offer(offer))) = waiting.handed().now_or_never() else { panic!("no offer") };
+    assert_eq!(ids(offer.take()), ["older"]);
+}
+
+#[test]
+fn what_was_submitted_before_the_first_search_does_not_go_before_what_that_search_did_not_come_to() {
+    let bench = bench_with_pages(8, 2, Some(INTERVAL));
+    bench.dispatch.add([job("a", "urgent", 9, 0), job("a", "new", 0, 0)]);
+    bench.search(&[job("a", "1", 5, -9), job("a", "2", 5, -8)], &[]);
+    assert_eq!(bench.take(&["a"], 8), ["urgent", "1", "2"]);
+    bench.search(&[job("a", "3", 5, -7), job("a", "new", 0, 0)], &[]);
+    assert_eq!(bench.take(&["a"], 8), ["3", "new"]);
+}
+
+#[test]
 fn a_job_is_offered_in_the_latest_version_that_was_added() {
     let bench = bench(4, None);
     bench.know(&["a"]);
@@ -332,8 +387,8 @@ fn jobs_of_a_queue_that_nobody_has_asked_for_are_kept_only_where_searches_lag() 
     let [lags, own] = [Some(Duration::from_millis(500)), None].map(|interval| bench(4, interval));
     for bench in [&lags, &own] {
         bench.dispatch.add([job("a", "1", 0, 0)]);
+        bench.know(&["a"]);
     }
     assert_eq!(lags.take(&["a"], 1), ["1"]);
     assert!(own.take(&["a"], 1).is_empty());
-    assert_eq!(own.dispatch.stale(&queues(&["a"])).len(), 1, "the first claim searches the store");
 }
