@@ -6,9 +6,9 @@ use utoipa::openapi::{ObjectBuilder, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::described::{Components, Described, add, reference};
-use super::job::JobState;
+use super::job::{Job, JobState};
 use crate::clock::Timestamp;
-use crate::job::{Actor, EventName, JobId, Kind, Owner, QueueName};
+use crate::job::{Actor, EventName, History, HistoryEntry, JobId, Kind, Owner, QueueName};
 use crate::manager;
 
 /// An event of a job. `job.id` and `number` together identify the event for good.
@@ -53,25 +53,48 @@ pub struct EventJob {
     pub state: JobState,
 }
 
-impl From<&manager::JobEvent> for JobEvent {
-    fn from(event: &manager::JobEvent) -> Self {
-        let manager::JobEvent { job_id, spec, number, entry } = event;
+impl JobEvent {
+    /// Returns the events of the transitions that a job has in its history, oldest first.
+    pub(crate) fn all_of(job: &Job) -> Vec<Self> {
+        let history = History::from_parts(job.history.to_vec(), job.history_folded);
+        let of_entry = |(number, entry): (u32, &HistoryEntry)| {
+            let job = EventJob {
+                id: job.id.to_string(),
+                queue: job.queue.to_string(),
+                kind: job.kind.to_string(),
+                owner: job.owner.as_deref().map(str::to_owned),
+                state: entry.to,
+            };
+            Self::new(job, number, entry)
+        };
+        history.numbered().map(of_entry).collect()
+    }
+
+    fn new(job: EventJob, number: u32, entry: &HistoryEntry) -> Self {
         Self {
             at: entry.at,
             event: entry.event,
-            job: EventJob {
-                id: job_id.as_str().to_owned(),
-                queue: spec.queue.as_str().to_owned(),
-                kind: spec.kind.as_str().to_owned(),
-                owner: spec.owner.as_ref().map(Owner::as_str).map(str::to_owned),
-                state: entry.to,
-            },
-            number: *number,
+            job,
+            number,
             fence: entry.fence.get(),
             attempt: entry.attempt.get(),
             actor: entry.actor.as_str().to_owned(),
             reason: entry.reason.clone(),
         }
+    }
+}
+
+impl From<&manager::JobEvent> for JobEvent {
+    fn from(event: &manager::JobEvent) -> Self {
+        let manager::JobEvent { job_id, spec, number, entry } = event;
+        let job = EventJob {
+            id: job_id.as_str().to_owned(),
+            queue: spec.queue.as_str().to_owned(),
+            kind: spec.kind.as_str().to_owned(),
+            owner: spec.owner.as_ref().map(Owner::as_str).map(str::to_owned),
+            state: entry.to,
+        };
+        Self::new(job, *number, entry)
     }
 }
 
