@@ -20,6 +20,7 @@ fn rows(output: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: most of a minute of Elasticsearch"]
 async fn managers_over_one_elasticsearch_and_the_textbook_protocol_do_every_job_once() {
     let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");
@@ -77,6 +78,7 @@ async fn whole_lives_are_measured_beside_the_writes_that_they_consist_of() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: most of a minute of Elasticsearch"]
 async fn an_interrupted_bench_leaves_none_of_the_processes_that_it_started() {
     let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");

@@ -122,6 +122,7 @@ async fn one_of_two_servers_goes_and_every_job_runs_once_and_no_call_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: half a minute until calls are out of time"]
 async fn one_of_two_servers_hangs_and_every_job_runs_once_and_no_call_fails() {
     let _share = machine::with_others();
     let mut pair = Pair::start().await;

@@ -26,6 +26,7 @@ const DELAY: Duration = Duration::from_millis(700);
 const PLENTY: usize = 1_000_000;
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: a minute of Elasticsearch"]
 async fn promises_are_kept_when_responses_are_swallowed() {
     let _share = machine::with_others();
     promises_are_kept_behind(Fault::Swallow).await;
@@ -69,6 +70,7 @@ async fn promises_are_kept_behind(fault: Fault) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: three nodes of Elasticsearch for it alone"]
 async fn promises_are_kept_when_the_node_with_the_primary_is_killed() {
     let _share = machine::with_few_others();
     let logs = TempDir::new().expect("a directory");

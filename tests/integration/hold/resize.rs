@@ -148,6 +148,7 @@ async fn jobs_keep_their_leases_and_calls_wait_while_the_live_index_is_split_and
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: half a minute of a server on Elasticsearch"]
 async fn a_lease_that_ends_while_writes_wait_is_kept_when_its_heartbeat_was_sent_in_time() {
     let _share = machine::with_others();
     let site = Site::new().await;

@@ -31,6 +31,7 @@ async fn the_embedded_server_calls_at_every_due_time_over_kills_and_has_one_trig
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: most of a minute of three members"]
 async fn members_call_at_every_due_time_over_kills_and_have_one_trigger_for_each() {
     let _share = machine::with_others();
     every_due_time_is_called_over_kills(Site::members(&OPTIONS).await).await;

@@ -36,6 +36,7 @@ async fn opensearch_answers_and_has_the_version_that_was_asked_for() {
 }
 
 #[tokio::test]
+#[ignore = "every night: three nodes of Elasticsearch for it alone"]
 async fn a_cluster_of_three_keeps_its_documents_when_the_node_with_the_primary_is_killed() {
     let mut cluster = Cluster::start(3).await;
     let http = reqwest::Client::new();

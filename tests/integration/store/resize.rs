@@ -358,6 +358,7 @@ async fn jobs_and_bodies_have_the_shards_that_are_set_and_the_others_one(server:
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: three nodes of Elasticsearch for it alone"]
 async fn on_three_nodes_an_index_is_split_over_them_and_shrunk_when_its_shards_have_come_together() {
     let cluster = Cluster::start(3).await;
     let site = Site::at(cluster.indices("resize"), 1, 1, None).await;
