@@ -443,6 +443,8 @@ impl Store for EmbeddedStore {
             permits.close();
             drop(taken);
         }
+        // Before the engine, with which the directory is let go: who opens it next opens the output too.
+        self.inner.outputs.close().await;
         let engine = self.inner.engine.write().take();
         let release = move || {
             // Nobody else has the engine any more: neither readers, nor the writer, nor these threads.
@@ -453,7 +455,6 @@ impl Store for EmbeddedStore {
             }
         };
         drop(spawn_blocking(release).await);
-        self.inner.outputs.close().await;
     }
 }
 

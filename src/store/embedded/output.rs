@@ -47,7 +47,7 @@ const SWEPT_JOBS: usize = 1_000;
 pub(super) struct Outputs {
     directory: PathBuf,
     database: Arc<Mutex<Stage>>,
-    calls: Semaphore,
+    calls: Arc<Semaphore>,
 }
 
 /// How far the database is.
@@ -78,7 +78,7 @@ impl Outputs {
         Arc::new(Self {
             directory: directory.to_owned(),
             database: Arc::new(Mutex::new(Stage::NotOpened)),
-            calls: Semaphore::new(AT_ONCE),
+            calls: Arc::new(Semaphore::new(AT_ONCE)),
         })
     }
 
@@ -93,11 +93,15 @@ impl Outputs {
         creates: bool,
         call: impl FnOnce(&Opened) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let _turn = self.calls.acquire().await.map_err(|_| closed())?;
+        let turn = Arc::clone(&self.calls).acquire_owned().await.map_err(|_| closed())?;
         let (directory, database) = (self.directory.clone(), Arc::clone(&self.database));
-        let called = spawn_blocking(move || match opened(&directory, &mut database.lock(), creates)? {
-            Some(opened) => call(&opened),
-            None => Ok(T::default()),
+        let called = spawn_blocking(move || {
+            // The call goes on where its caller has gone.
+            let _turn = turn;
+            match opened(&directory, &mut database.lock(), creates)? {
+                Some(opened) => call(&opened),
+                None => Ok(T::default()),
+            }
         });
         called.await.map_err(|error| StoreError::Unavailable(format!("the output of jobs: {error}")))?
     }
