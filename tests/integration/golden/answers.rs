@@ -27,10 +27,12 @@ const HEADERS: [&str; 6] = ["content-type", "etag", "location", "retry-after", "
 /// which is compared by itself.
 const UNLIKE: [&str; 3] = ["/metrics", "/openapi.json", "/v1/health"];
 /// What is of one process, one write or one call.
-const OF_ONE_RUN: [(&str, &str); 4] = [
+const OF_ONE_RUN: [(&str, &str); 5] = [
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<uuid>"),
     (r"whsec_[A-Za-z0-9+/=]+", "<secret>"),
     (r#""seq_no": \d+"#, "\"seq_no\": <number>"),
+    // A retry that meets another write of its job takes a further place.
+    (r#""order_seq": \d+"#, "\"order_seq\": <place>"),
     (r#""\d+(-\d+)+""#, "\"<version>\""),
 ];
 
