@@ -239,3 +239,21 @@ fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 fn unicode(f: &mut fmt::Formatter<'_>, character: char) -> fmt::Result {
     write!(f, "\\u{:04x}", u32::from(character))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn a_comparison_admits_its_bound_where_it_says_so() {
+        let admitted = |operator: Operator| {
+            [Ordering::Less, Ordering::Equal, Ordering::Greater].map(|ordering| operator.admits(ordering))
+        };
+        assert_eq!(admitted(Operator::Less), [true, false, false]);
+        assert_eq!(admitted(Operator::AtMost), [true, true, false]);
+        assert_eq!(admitted(Operator::Greater), [false, false, true]);
+        assert_eq!(admitted(Operator::AtLeast), [false, true, true]);
+    }
+}
