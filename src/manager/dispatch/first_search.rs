@@ -20,15 +20,15 @@ impl FirstSearch {
         matches!(self, Self::Failed | Self::Ended)
     }
 
-    /// Begins a search.
+    /// Records that a search begins, which is the first one unless one was made or is under way.
     pub(super) fn begin(&mut self) {
         if *self == Self::NotMade {
             *self = Self::UnderWay;
         }
     }
 
-    /// Ends a search, and returns whether it was the first one that did not fail. One that began before the candidates
-    /// were dropped shows nothing of those that are missing since.
+    /// Records that a search has ended, and returns whether it was the first one that did not fail. One that began
+    /// before the candidates were dropped shows nothing of those that are missing since.
     pub(super) fn end(&mut self) -> bool {
         let is_first = matches!(self, Self::UnderWay | Self::Failed);
         if *self != Self::NotMade {
@@ -37,7 +37,7 @@ impl FirstSearch {
         is_first
     }
 
-    /// Ends a search that has failed.
+    /// Records that a search has failed. After the first one, what is known is handed out.
     pub(super) fn fail(&mut self) {
         if *self == Self::UnderWay {
             *self = Self::Failed;

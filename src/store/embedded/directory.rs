@@ -56,7 +56,7 @@ const OWN_NAMES: [&str; 9] = ["leasehold.", "store", "log", "audit", "output", "
 const ROOM_BYTES: usize = 1 << 20;
 
 /// A lock file that this process has locked. The file itself stays: if it were removed, a process that has it open
-/// already and one that creates it anew could both hold "the" lock.
+/// already and one that creates another could both hold "the" lock.
 #[derive(Debug)]
 pub(super) struct Lock(File);
 
