@@ -1,7 +1,9 @@
 //! The audit: a file a month in the data directory, `audit/2030-01.ndjson`, an entry a line.
 //!
 //! Lines are only ever added, and synced before they count. A line that a crash has cut short is ended and left; its
-//! entry comes again. Entries that come again are there twice, under the same `event.id`.
+//! entry comes again. Entries that come again are there twice, under the same `event.id`, but for those added last:
+//! a pass that has read a job before its deletion would otherwise write the job's entries after that of its deletion,
+//! and the order of writing would not be that of the events.
 //!
 //! They are read (`files`) in the order of writing, the last one first, which a file has without being read as a whole
 //! (`backwards`).
@@ -20,27 +22,34 @@ use super::directory::{create_durably, own_file, sync_directory};
 use crate::clock::Timestamp;
 use crate::store::StoreError;
 use crate::store::audit::AuditEntry;
+use crate::store::recent::RecentMap;
 pub(super) use files::AuditFiles;
 
 /// The folder of the audit in a data directory.
 const FOLDER: &str = "audit";
+/// The number of entries added last that are not added again. A pass holds one page of jobs between reading them and
+/// adding their entries; what is deleted meanwhile fits in here many times.
+const REMEMBERED: usize = 1 << 14;
 
 /// The audit of a data directory.
 #[derive(Debug)]
 pub(super) struct Audit {
     folder: PathBuf,
+    /// The ids of the entries added last.
+    added: RecentMap<String, (), REMEMBERED>,
 }
 
 impl Audit {
     /// Creates the audit of a data directory. No file is created before the first entry.
     pub(super) fn in_directory(directory: &Path) -> Self {
-        Self { folder: directory.join(FOLDER) }
+        Self { folder: directory.join(FOLDER), added: RecentMap::default() }
     }
 
-    /// Adds entries and returns once they are synced. Only one caller may do so at a time.
+    /// Adds entries, except those added a short time ago, and returns once they are synced. Only one caller may do so
+    /// at a time.
     pub(super) fn append(&mut self, entries: &[AuditEntry]) -> Result<(), StoreError> {
         let mut months: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-        for entry in entries {
+        for entry in entries.iter().filter(|entry| self.added.get(&entry.id).is_none()) {
             let lines = months.entry(month(entry.at)).or_default();
             lines.extend_from_slice(Value::Object(entry.document.clone()).to_string().as_bytes());
             lines.push(b'\n');
@@ -48,7 +57,11 @@ impl Audit {
         let add = |(month, lines): (&String, &Vec<u8>)| self.add(month, lines);
         months.iter().try_for_each(add).map_err(|error| {
             StoreError::Unavailable(format!("the audit in {} cannot be written: {error}", self.folder.display()))
-        })
+        })?;
+        for entry in entries {
+            self.added.insert(entry.id.clone(), ());
+        }
+        Ok(())
     }
 
     fn add(&self, month: &str, lines: &[u8]) -> io::Result<()> {
@@ -111,6 +124,22 @@ mod tests {
         let some = |ids: &[&str]| ids.iter().map(|id| Some((*id).to_owned())).collect::<Vec<_>>();
         assert_eq!(ids(&place.path().join("audit/2030-01.ndjson")), some(&["a/1", "b/1"]));
         assert_eq!(ids(&place.path().join("audit/2030-02.ndjson")), some(&["a/2"]));
+    }
+
+    #[test]
+    fn an_entry_that_comes_again_soon_is_not_written_after_those_that_followed_it() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut audit = Audit::in_directory(place.path());
+        let [submitted, cancelled, deleted] = ["1/a", "2/a", "3/a"].map(|id| entry(id, "2030-01-31T00:00:00Z"));
+        audit.append(&[submitted.clone(), cancelled.clone(), deleted]).expect("added");
+        // The pass read the job before it was deleted.
+        audit.append(&[submitted, cancelled, entry("1/b", "2030-01-31T00:00:00Z")]).expect("added");
+        let expected = ["1/a", "2/a", "3/a", "1/b"].map(|id| Some(id.to_owned()));
+        assert_eq!(ids(&place.path().join("audit/2030-01.ndjson")), expected);
+        let cannot = Path::new("/dev/null");
+        let mut audit = Audit::in_directory(cannot);
+        audit.append(&[entry("1/a", "2030-01-31T00:00:00Z")]).expect_err("there is no folder");
+        assert!(audit.added.get("1/a").is_none(), "what was not added is added when it comes again");
     }
 
     #[test]
