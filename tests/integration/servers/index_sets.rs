@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use leasehold::clock::Timestamp;
+use leasehold::store::elasticsearch::ElasticsearchOptions;
 use leasehold::store::{AuditEntry, Store as _, Write};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -28,11 +29,33 @@ const REST: Duration = Duration::from_secs(1);
 const MOST_EMPTIED: u64 = 5_000;
 /// The number of documents deleted by one request.
 const PAGE: u64 = 1_000;
+/// When a set is refreshed that is refreshed on request: after every test.
+const REFRESHED_AFTER: Duration = Duration::from_secs(24 * 3_600);
 /// How long one request about a set may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The sets that are empty, by the server's address.
-static EMPTY: Mutex<BTreeMap<String, Vec<Made>>> = Mutex::new(BTreeMap::new());
+/// When searches of a set see what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Refreshed {
+    /// Within the second, as by default.
+    EverySecond,
+    /// When it is asked for, or when the store itself does so.
+    OnRequest,
+}
+
+impl Refreshed {
+    /// The options of the stores that are opened on such a set.
+    pub(crate) fn options(self, url: &str, prefix: &str) -> ElasticsearchOptions {
+        let patient = patient(url, prefix);
+        match self {
+            Self::EverySecond => patient,
+            Self::OnRequest => ElasticsearchOptions { refresh_interval: REFRESHED_AFTER, ..patient },
+        }
+    }
+}
+
+/// The sets that are empty, by the server's address and their kind.
+static EMPTY: Mutex<BTreeMap<(String, Refreshed), Vec<Made>>> = Mutex::new(BTreeMap::new());
 /// Where sets go that are given back.
 static RETURNED: Mutex<Option<UnboundedSender<(Made, Instant)>>> = Mutex::new(None);
 
@@ -47,10 +70,10 @@ pub(crate) struct IndexSet {
 
 impl IndexSet {
     /// Takes an empty set of the server's, or makes one.
-    pub(super) async fn take(server: &SearchServer) -> Self {
-        let url = server.url();
+    pub(super) async fn take(server: &SearchServer, refreshed: Refreshed) -> Self {
+        let kind = (server.url().to_owned(), refreshed);
         loop {
-            let empty = EMPTY.lock().get_mut(url).and_then(Vec::pop);
+            let empty = EMPTY.lock().get_mut(&kind).and_then(Vec::pop);
             let Some(made) = empty else { break };
             match made.count().await {
                 Ok(0) => return Self { made: Some(made) },
@@ -60,12 +83,12 @@ impl IndexSet {
                 }
             }
         }
-        Self { made: Some(Made::new(url).await) }
+        Self { made: Some(Made::new(server.url(), refreshed).await) }
     }
 
     /// Indices that the test makes, under this prefix.
     pub(super) fn own(url: &str, prefix: String) -> Self {
-        let made = Made { url: url.to_owned(), prefix, http: client(), first: None };
+        let made = Made { url: url.to_owned(), prefix, refreshed: Refreshed::EverySecond, http: client(), first: None };
         Self { made: Some(made) }
     }
 
@@ -127,7 +150,7 @@ fn empty_all(mut returned: UnboundedReceiver<(Made, Instant)>) {
         while let Some((made, at)) = returned.recv().await {
             tokio::time::sleep_until((at + REST).into()).await;
             match made.empty().await {
-                Ok(true) => EMPTY.lock().entry(made.url.clone()).or_default().push(made),
+                Ok(true) => EMPTY.lock().entry((made.url.clone(), made.refreshed)).or_default().push(made),
                 Ok(false) => made.remove().await,
                 Err(why) => {
                     if made.first.is_some() {
@@ -152,16 +175,17 @@ struct Description {
 struct Made {
     url: String,
     prefix: String,
+    refreshed: Refreshed,
     http: reqwest::Client,
     /// `None` where a test makes the indices.
     first: Option<Description>,
 }
 
 impl Made {
-    async fn new(url: &str) -> Self {
+    async fn new(url: &str, refreshed: Refreshed) -> Self {
         let prefix = fresh_prefix("set");
-        connect(patient(url, &prefix)).await.close().await;
-        let mut made = Self { url: url.to_owned(), prefix, http: client(), first: None };
+        connect(refreshed.options(url, &prefix)).await.close().await;
+        let mut made = Self { url: url.to_owned(), prefix, refreshed, http: client(), first: None };
         made.first = Some(made.description().await.expect("a set that was just made can be described"));
         made
     }
@@ -273,7 +297,8 @@ impl Made {
 
 /// Removes what tests have left on a server that is handed from one to the next.
 pub(super) async fn remove_those_of_all_tests(url: &str) -> Result<(), String> {
-    Made { url: url.to_owned(), prefix: PREFIX.to_owned(), http: client(), first: None }.remove_all().await
+    let (prefix, refreshed) = (PREFIX.to_owned(), Refreshed::EverySecond);
+    Made { url: url.to_owned(), prefix, refreshed, http: client(), first: None }.remove_all().await
 }
 
 /// A client that keeps no connections: those of one test's runtime end with it.
@@ -282,9 +307,23 @@ fn client() -> reqwest::Client {
     client.build().expect("a client")
 }
 
+/// A set has the setting that it is taken for: a store that is opened on it does not change it.
+#[tokio::test]
+async fn a_set_is_refreshed_when_it_says() {
+    for server in [super::elasticsearch().await, super::opensearch().await] {
+        for (set, expected) in
+            [(server.index_set().await, "1000ms"), (server.unrefreshed_index_set().await, "86400000ms")]
+        {
+            let description = set.made().description().await.expect("a set can be described");
+            let jobs = description.indices.iter().find(|(name, _)| name.contains("jobs")).expect("an index of jobs");
+            assert_eq!(jobs.1["settings"]["index.refresh_interval"], expected);
+        }
+    }
+}
+
 /// A set is empty after it was used, and one that was changed is not handed on.
 async fn used_sets_are_emptied_and_changed_ones_are_not_kept(server: &SearchServer) {
-    let made = Made::new(server.url()).await;
+    let made = Made::new(server.url(), Refreshed::EverySecond).await;
     let store = connect(patient(&made.url, &made.prefix)).await;
     let jobs = (0..3).map(|number| Write::Create { job: submitted(&format!("job-{number}")), bodies: vec![] });
     assert!(store.write(jobs.collect()).await.iter().all(Result::is_ok));

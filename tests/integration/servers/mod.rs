@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::OnceCell;
 
 pub(crate) use cluster::Cluster;
-pub(crate) use index_sets::IndexSet;
+pub(crate) use index_sets::{IndexSet, Refreshed};
 pub(crate) use nodejs::nodejs;
 
 use watchdog::Watched;
@@ -66,7 +66,12 @@ impl SearchServer {
 
     /// The indices of a store, opened and empty, which nobody else has until they are dropped.
     pub(crate) async fn index_set(&self) -> IndexSet {
-        IndexSet::take(self).await
+        IndexSet::take(self, Refreshed::EverySecond).await
+    }
+
+    /// The same of which searches see what was refreshed on request, and nothing because time has passed.
+    pub(crate) async fn unrefreshed_index_set(&self) -> IndexSet {
+        IndexSet::take(self, Refreshed::OnRequest).await
     }
 
     /// Indices that the test makes itself, under a prefix with this name, and that are removed after it.

@@ -21,10 +21,10 @@ use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 use leasehold::store::{Archived, Place, Store, Version, Versioned, Write, WriteError};
 
 use super::conflict;
-use super::elasticsearch::{connect, patient};
+use super::elasticsearch::connect;
 use super::sample::{id, plain_spec, queue, submit};
 use crate::proxy::{Fault, FaultProxy, Faults};
-use crate::servers::{IndexSet, SearchServer};
+use crate::servers::{IndexSet, Refreshed, SearchServer};
 
 /// Longer than jobs wait for their move, and than tombstones stand.
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -74,15 +74,15 @@ pub(crate) struct Site {
 impl Site {
     /// With stores that wait long for a server that is slow.
     pub(crate) async fn on(server: &SearchServer) -> Self {
-        let set = server.index_set().await;
-        Self::with(options(set.url(), set.prefix()), set).await
+        let set = server.unrefreshed_index_set().await;
+        Self::with(Refreshed::OnRequest.options(set.url(), set.prefix()), set).await
     }
 
     /// With stores that wait for what is away as long as they do by default.
     pub(crate) async fn in_haste(server: &SearchServer) -> Self {
         let ElasticsearchOptions { request_timeout, read_timeout, write_timeout, .. } = ElasticsearchOptions::default();
-        let set = server.index_set().await;
-        let patient = options(set.url(), set.prefix());
+        let set = server.unrefreshed_index_set().await;
+        let patient = Refreshed::OnRequest.options(set.url(), set.prefix());
         Self::with(ElasticsearchOptions { request_timeout, read_timeout, write_timeout, ..patient }, set).await
     }
 
@@ -199,11 +199,6 @@ fn early_next_month() -> Timestamp {
     let (year, month): (u32, u32) = (now[..4].parse().expect("a year"), now[5..7].parse().expect("a month"));
     let (year, month) = if month == 12 { (year + 1, 1) } else { (year, month + 1) };
     Timestamp::parse_rfc3339(&format!("{year}-{month:02}-05T00:00:00Z")).expect("a time")
-}
-
-fn options(url: &str, prefix: &str) -> ElasticsearchOptions {
-    // Searches see what was refreshed by a test or by the store itself, and nothing because time has passed.
-    ElasticsearchOptions { refresh_interval: HOUR, ..patient(url, prefix) }
 }
 
 async fn mortal(options: &ElasticsearchOptions) -> (ElasticsearchStore, FaultProxy) {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use leasehold::store::Store;
 use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
 
-use crate::servers::{self, IndexSet, SearchServer};
+use crate::servers::{self, IndexSet, Refreshed, SearchServer};
 
 /// A store on Elasticsearch, on a set of indices for itself.
 pub(crate) struct Elasticsearch(Arc<dyn Store>, #[expect(dead_code, reason = "given back when dropped")] IndexSet);
@@ -16,8 +16,8 @@ pub(crate) struct Elasticsearch(Arc<dyn Store>, #[expect(dead_code, reason = "gi
 pub(crate) struct OpenSearch(Arc<dyn Store>, #[expect(dead_code, reason = "given back when dropped")] IndexSet);
 
 async fn fresh(server: &SearchServer) -> (Arc<dyn Store>, IndexSet) {
-    let set = server.index_set().await;
-    (Arc::new(connect(patient(set.url(), set.prefix())).await), set)
+    let set = server.unrefreshed_index_set().await;
+    (Arc::new(connect(Refreshed::OnRequest.options(set.url(), set.prefix())).await), set)
 }
 
 /// Options with which nothing fails because a busy machine, or its disk, stands still for some seconds. For tests of

@@ -8,9 +8,8 @@ use leasehold::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore, 
 use serde_json::{Value, json};
 
 use super::is_moved;
-use super::options;
 use crate::proxy::{Fault, FaultProxy, Faults};
-use crate::servers::{IndexSet, SearchServer};
+use crate::servers::{IndexSet, Refreshed, SearchServer};
 use crate::store::elasticsearch::connect;
 use crate::store::sample::id;
 
@@ -46,7 +45,7 @@ impl Former {
     /// Makes the indices, under a prefix of their own, with `change` made to the mapping of jobs.
     async fn make(&self, change: impl FnOnce(&mut Value)) -> (ElasticsearchOptions, IndexSet) {
         let indices = self.server.own_indices("former");
-        let options = options(indices.url(), indices.prefix());
+        let options = Refreshed::OnRequest.options(indices.url(), indices.prefix());
         let mut change = Some(change);
         for (name, mapping) in MAPPINGS {
             let mut definition: Value = serde_json::from_str(mapping).expect("JSON");
