@@ -367,6 +367,12 @@ impl Schedule {
         Duration::from_millis(self.definition.margin_of_error_ms)
     }
 
+    /// Returns whether at `now` a trigger of this due time may not start any more. At the margin's end it still may.
+    #[must_use]
+    pub fn is_too_late(&self, due: Timestamp, now: Timestamp) -> bool {
+        due.plus(self.margin()) < now
+    }
+
     /// Returns the next time for which a trigger is to be made; `None` when the schedule is paused or has no more due
     /// times.
     #[must_use]

@@ -23,7 +23,6 @@ pub struct Plan {
 /// is made, whose success is the end of that.
 #[must_use]
 pub fn plan(schedule: &Schedule, timetable: &Timetable, now: Timestamp, until: Timestamp, max_triggers: usize) -> Plan {
-    let margin = schedule.margin();
     let mut course = schedule.course.clone();
     let mut triggers = Vec::new();
     let Some(first) = schedule.next_due() else { return Plan { triggers, missed: None, course } };
@@ -35,11 +34,12 @@ pub fn plan(schedule: &Schedule, timetable: &Timetable, now: Timestamp, until: T
             break;
         };
         // A trigger that was made, and then missed, has said so itself.
-        if next.plus(margin) < now && !schedule.course.has_not_run(next) {
+        let is_too_late = schedule.is_too_late(next, now);
+        if is_too_late && !schedule.course.has_not_run(next) {
             let range = missed.get_or_insert(NotRunRange { first: next, last: next, count: 0, reason: NotRun::Missed });
             range.last = next;
             range.count += 1;
-        } else if next.plus(margin) >= now {
+        } else if !is_too_late {
             if missed.is_some() {
                 break;
             }

@@ -266,7 +266,7 @@ impl Loaded {
     fn is_to_be_handed_on(&self, now: Timestamp) -> bool {
         let schedule = &self.found.schedule;
         let next = self.plan().and_then(|plan| plan.course.next_due_at);
-        let is_behind = next.is_some_and(|next| next.plus(schedule.margin()) < now);
+        let is_behind = next.is_some_and(|next| schedule.is_too_late(next, now));
         !is_behind && schedule.course.outbox.hand_on_at().is_some_and(|at| at <= now)
     }
 

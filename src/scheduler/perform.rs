@@ -73,7 +73,7 @@ impl Perform {
         }
         let is_backfilled = trigger.backfill.is_some();
         let _place = is_backfilled.then(|| self.place_of_backfill()).transpose()?;
-        if !is_backfilled && let Some(performed) = self.judge(&found, trigger, attempt, late).await? {
+        if !is_backfilled && let Some(performed) = self.judge(&found, trigger, attempt, now).await? {
             return Ok(performed);
         }
         let until = trigger.until(schedule);
@@ -108,10 +108,10 @@ impl Perform {
         found: &StoredSchedule,
         trigger: &Trigger,
         attempt: &Attempt,
-        late: Duration,
+        now: Timestamp,
     ) -> Result<Option<Performed>, HandlerError> {
-        let schedule = &found.schedule;
-        if late > schedule.margin() {
+        let (schedule, late) = (&found.schedule, now.since(trigger.due_at));
+        if schedule.is_too_late(trigger.due_at, now) {
             if attempt.job.attempt > 1 {
                 let performed = Performed::in_vain(late);
                 self.ended(found, TriggerEnd::GivenUp(performed.message.as_deref().unwrap_or_default())).await?;

@@ -52,6 +52,17 @@ fn what_is_due_within_the_horizon_is_made_and_the_schedule_goes_on_behind_it() {
 }
 
 #[test]
+fn a_due_time_is_missed_once_its_margin_is_over_and_not_at_its_end() {
+    let hourly = schedule("s", r#""period": {"every_ms": 3600000}"#);
+    let margin = 600 * SECOND;
+    for (late, is_missed) in [(0, false), (margin - 1, false), (margin, false), (margin + 1, true)] {
+        assert_eq!(hourly.is_too_late(at(HOUR), at(HOUR + late)), is_missed, "{late} ms");
+        let plan = planned(&hourly, HOUR + late, 0, 100);
+        assert_eq!((plan.triggers.is_empty(), plan.missed.is_some()), (is_missed, is_missed), "{late} ms");
+    }
+}
+
+#[test]
 fn after_a_long_time_what_is_past_its_margin_is_one_range() {
     let hourly = schedule("s", r#""period": {"every_ms": 3600000}"#);
     let plan = planned(&hourly, 100 * HOUR + 5 * 60 * SECOND, 0, 100);
