@@ -9,14 +9,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::event::{EventFilter, JobEvent};
+use crate::clock::Timestamp;
 use crate::job::JobId;
 use crate::store::recent::RecentMap;
 
 /// The most events that are kept.
 const CAPACITY: usize = 16_384;
 
-/// The events that arrived lately, by job and number; at least the last 100,000.
-type Arrived = RecentMap<(JobId, u32), (), 100_000>;
+/// The events that arrived lately, by job, number and time, which tells a job from another one of its id that was
+/// removed; at least the last 100,000.
+type Arrived = RecentMap<(JobId, u32, Timestamp), (), 100_000>;
 
 /// How long the tail continues without a listener, so that a client that reconnects misses no event.
 const LINGER: Duration = Duration::from_secs(60);
@@ -56,14 +58,14 @@ impl Ring {
         self.evicted + self.events.len() as u64
     }
 
-    /// Adds events, and returns those that were evicted.
+    /// Adds those of this manager's own events that have not arrived already, and returns those that were evicted. A
+    /// search can find what was written before the write is answered.
     pub(super) fn push(&mut self, new: Vec<JobEvent>) -> Vec<JobEvent> {
         let mut evicted = Vec::new();
         for event in new {
-            if let Some(tail) = &mut self.tail {
-                note(&mut tail.arrived, &event);
+            if self.tail.as_mut().is_none_or(|tail| note(&mut tail.arrived, &event)) {
+                self.append(event, &mut evicted);
             }
-            self.append(event, &mut evicted);
         }
         evicted
     }
@@ -157,7 +159,7 @@ impl Ring {
 
 /// Records that an event arrived, and returns whether it is new.
 fn note(arrived: &mut Arrived, event: &JobEvent) -> bool {
-    let key = (event.job_id.clone(), event.number);
+    let key = (event.job_id.clone(), event.number, event.entry.at);
     let is_new = arrived.get(&key).is_none();
     if is_new {
         arrived.insert(key, ());
@@ -168,7 +170,6 @@ fn note(arrived: &mut Arrived, event: &JobEvent) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Timestamp;
     use crate::job::{Actor, Body, Job, JobSpec, Kind, QueueName};
     use std::sync::Arc;
 
@@ -228,6 +229,20 @@ mod tests {
         assert!(added);
         assert_eq!(numbers(ring.read(0, &all, 10)), [1, 2, 3]);
         assert!(!ring.push_found(vec![event(3)]).1);
+    }
+
+    #[test]
+    fn what_was_found_in_the_store_is_not_told_again_when_its_write_is_answered() {
+        let (mut ring, all) = (Ring::default(), EventFilter::default());
+        assert!(ring.begin_tail());
+        assert!(ring.push_found(vec![event(1), event(2)]).1);
+        ring.push(vec![event(2), event(3)]);
+        assert_eq!(numbers(ring.read(0, &all, 10)), [1, 2, 3]);
+        // The first of a job that was removed and created again.
+        let mut first = event(1);
+        first.entry.at = Timestamp::from_millis(2);
+        ring.push(vec![first]);
+        assert_eq!(numbers(ring.read(3, &all, 10)), [1]);
     }
 
     #[test]
