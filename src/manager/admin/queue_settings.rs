@@ -252,8 +252,9 @@ impl Manager {
 
     async fn list_queues(&self) -> Result<(), StoreError> {
         self.shared.queue_settings.records.list().await?;
-        self.shared.limits.list_settings().await?;
+        // At once: what this manager says of a queue holds for what it hands out.
         self.publish_settings();
+        self.shared.limits.list_settings().await?;
         Ok(())
     }
 
