@@ -11,7 +11,7 @@ use super::failure::{ExitStatus, Failure};
 use super::output::print;
 use super::server::ServerArgs;
 use super::settings::Settings;
-use crate::clock::{Clock as _, SystemClock};
+use crate::clock::{Clock as _, SystemClock, Timestamp};
 
 /// The open files that a server with many connections needs.
 const OPEN_FILES: u64 = 4_096;
@@ -50,11 +50,14 @@ pub(super) async fn run(args: DoctorArgs, settings: Settings) -> Result<(), Fail
         ("data folder", folder(&data_dir)),
         ("disk", disk(&data_dir)),
     ];
+    let clock = SystemClock::default();
+    let asked = clock.now();
     match client.health().await {
         Ok(health) => {
+            let answered = clock.now();
             checks.push(("server", Ok(format!("it answers, and its state is {}", word(&health.status)))));
             checks.push(("store", client.ready().await.map(|_| "it serves".to_owned()).map_err(|e| e.to_string())));
-            let apart = SystemClock::default().now().as_millis() - health.at.as_millis();
+            let apart = ahead(asked, health.at, answered);
             checks.push((
                 "clocks",
                 match apart.abs() <= CLOCKS_APART_MS {
@@ -77,6 +80,12 @@ pub(super) async fn run(args: DoctorArgs, settings: Settings) -> Result<(), Fail
 
 fn word(status: &impl serde::Serialize) -> String {
     serde_json::to_value(status).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// Returns by how many milliseconds this machine's clock is ahead of another one, which said `there` between `before` and
+/// `after`.
+fn ahead(before: Timestamp, there: Timestamp, after: Timestamp) -> i64 {
+    there.clamp(before.min(after), before.max(after)).as_millis() - there.as_millis()
 }
 
 fn open_files() -> Result<String, String> {
@@ -119,5 +128,22 @@ fn disk(path: &Path) -> Result<String, String> {
     match free >= FREE_BYTES {
         true => Ok(format!("{mib} MiB are free")),
         false => Err(format!("only {mib} MiB are free: new jobs are refused when they are used up")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_answer_does_not_set_clocks_apart() {
+        let at = Timestamp::from_millis;
+        for there in [5_000, 7_000, 60_000] {
+            assert_eq!(ahead(at(5_000), at(there), at(60_000)), 0, "{there}");
+        }
+        assert_eq!(ahead(at(5_000), at(3_500), at(60_000)), 1_500);
+        assert_eq!(ahead(at(5_000), at(61_500), at(60_000)), -1_500);
+        // A clock that was set back meanwhile.
+        assert_eq!(ahead(at(5_000), at(4_000), at(3_000)), 0);
     }
 }
