@@ -60,11 +60,11 @@ impl Restart {
                 return;
             }
             if is_in_terminal {
-                tracing::info!("the terminal is gone; stopping once the running jobs have ended");
                 restart.stop.request(Stop::Drain);
+                tracing::info!("the terminal is gone; stopping once the running jobs have ended");
             } else {
-                tracing::info!("restarting once the running jobs have ended");
                 restart.request();
+                tracing::info!("restarting once the running jobs have ended");
             }
             while hangups.recv().await.is_some() {}
         });
@@ -80,8 +80,9 @@ impl Restart {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let Some(resident) = resident_bytes() else { continue };
                 if resident > bytes && telling.has_worked() {
+                    restart.request();
                     tracing::info!(resident, max = bytes, "above --max-memory; restarting once the jobs have ended");
-                    return restart.request();
+                    return;
                 }
             }
         });
