@@ -2,14 +2,16 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::Signal;
 use parking_lot::Mutex;
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::program::{DEADLINE, Started};
 
@@ -44,6 +46,18 @@ impl Seen {
     }
 }
 
+/// Opens a terminal of this size: the side of who looks at it, and that of the program. No program that another test
+/// starts at the same time gets a copy, which would keep the terminal open.
+pub(crate) fn open(rows: u16, columns: u16) -> std::io::Result<(File, OwnedFd)> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let outside = openpt(flags)?;
+    grantpt(&outside)?;
+    unlockpt(&outside)?;
+    tcsetwinsize(&outside, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })?;
+    let inside = ioctl_tiocgptpeer(&outside, flags)?;
+    Ok((File::from(outside), inside))
+}
+
 /// What is left of an ended program.
 pub(crate) struct Shown {
     /// Its exit status.
@@ -63,8 +77,7 @@ impl Shown {
 impl Terminal {
     /// Starts a program on a terminal of this size. One that says it has no columns is drawn with 80.
     pub(crate) fn start(command: &mut Command, rows: u16, columns: u16, colour: Colour) -> Self {
-        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        let OpenptyResult { master, slave } = openpty(&size, None).expect("a terminal");
+        let (master, slave) = open(rows, columns).expect("a terminal");
         match colour {
             Colour::Yes => command.env_remove("NO_COLOR"),
             Colour::No => command.env("NO_COLOR", "1"),
@@ -75,7 +88,7 @@ impl Terminal {
         // The handles of the terminal's other side that are left here would keep it open.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         drop(slave);
-        let keyboard = File::from(master.try_clone().expect("another handle"));
+        let keyboard = master.try_clone().expect("another handle");
         let columns = if columns == 0 { 80 } else { columns };
         let parser = vt100::Parser::new(rows, columns, 0);
         let seen = Arc::new(Mutex::new(Seen { bytes: Vec::new(), parser }));
@@ -83,7 +96,7 @@ impl Terminal {
         let reader = seen.clone();
         std::thread::spawn(move || {
             let _sender = sender;
-            let (mut terminal, mut chunk) = (File::from(master), [0; 4096]);
+            let (mut terminal, mut chunk) = (master, [0; 4096]);
             // Reading fails once nobody has the other side open.
             while let Ok(read @ 1..) = terminal.read(&mut chunk) {
                 let mut seen = reader.lock();

@@ -1,23 +1,21 @@
 //! What tables look like: on terminals of several widths, with and without colours, and for programs.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 
-use nix::pty::{OpenptyResult, Winsize, openpty};
 use serde_json::Value;
 
 use super::Bed;
 use crate::program::{Started, leasehold};
+use crate::screen;
 
 /// Runs a command whose output is a terminal of so many columns, and returns what it wrote.
 fn on_terminal(command: &mut Command, columns: u16) -> String {
-    let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    let OpenptyResult { master, slave } = openpty(&size, None).expect("a terminal");
-    let process = Started::of(command.env("TERM", "xterm-256color").stdout(Stdio::from(slave)));
+    let (mut terminal, inside) = screen::open(24, columns).expect("a terminal");
+    let process = Started::of(command.env("TERM", "xterm-256color").stdout(Stdio::from(inside)));
     // The handle that is left in the command would keep the terminal open.
     command.stdout(Stdio::null());
-    let (mut terminal, mut shown, mut chunk) = (File::from(master), Vec::new(), [0; 4096]);
+    let (mut shown, mut chunk) = (Vec::new(), [0; 4096]);
     // Reading fails once nobody has the other side open.
     while let Ok(read @ 1..) = terminal.read(&mut chunk) {
         shown.extend_from_slice(&chunk[..read]);
