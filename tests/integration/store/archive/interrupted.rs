@@ -22,12 +22,40 @@ on_both!(
 
 /// More requests than anything here takes.
 pub(super) const MANY: u64 = 40;
+/// How often in a row something comes to its end before it counts as done with: not all runs have as many requests.
+const SURVIVALS: u32 = 2;
 /// How long a process that has died is waited for: its requests fail by themselves, but are tried again.
 const DEATH: Duration = Duration::from_millis(150);
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a move is interrupted at least: it has more requests than that.
-const REQUESTS_OF_A_MOVE: usize = 4;
+pub(super) const REQUESTS_OF_A_MOVE: u32 = 4;
+
+/// The numbers of requests after which a process dies, from the first on, until all of them are enough.
+#[derive(Debug, Default)]
+pub(super) struct Deaths {
+    next: u64,
+    /// How often it came to its end since it died last.
+    survived: u32,
+    /// How often it died.
+    pub(super) interrupted: u32,
+}
+
+impl Deaths {
+    /// The next number of requests, if it is not done with.
+    pub(super) fn next(&mut self) -> Option<u64> {
+        assert!(self.next < MANY, "it comes to its end: {self:?}");
+        let requests = self.next;
+        self.next += 1;
+        (self.survived < SURVIVALS).then_some(requests)
+    }
+
+    /// Takes down whether the process came to its end with as many.
+    pub(super) fn note(&mut self, survived: bool) {
+        self.survived = if survived { self.survived + 1 } else { 0 };
+        self.interrupted += u32::from(!survived);
+    }
+}
 
 impl Site {
     /// Moves what is to be moved in a process that dies after so many requests; whether it got through.
@@ -66,32 +94,28 @@ async fn until_it_dies<T>(proxy: &FaultProxy, requests: u64, doing: impl Future<
 
 /// Has a job's move end after every number of requests, and `then` something done to it.
 async fn wherever_a_move_ends(site: &Site, mut then: impl AsyncFnMut(&Site, Arc<Job>, u32)) {
-    let (mut hours, mut interrupted) = (1, 0);
-    for requests in (0..14).chain([MANY]) {
+    let (mut hours, mut deaths) = (1, Deaths::default());
+    while let Some(requests) = deaths.next() {
         let job = site.ended(&format!("after {requests}"));
         site.create(&job).await;
-        let survived = site.move_until(requests, hours).await;
-        assert!(survived || requests < MANY, "with all its requests it comes to its end");
-        interrupted += usize::from(!survived);
+        deaths.note(site.move_until(requests, hours).await);
         then(site, job, hours).await;
         hours += 2;
     }
-    assert!(interrupted >= REQUESTS_OF_A_MOVE, "only {interrupted} moves were interrupted");
+    assert!(deaths.interrupted >= REQUESTS_OF_A_MOVE, "{deaths:?}");
 }
 
 async fn a_move_loses_and_doubles_nothing_wherever_it_ends(site: Site) {
     let mut jobs: Vec<Arc<Job>> = Vec::new();
-    let mut interrupted = 0;
-    for requests in (0..14).chain([MANY]) {
+    let mut deaths = Deaths::default();
+    while let Some(requests) = deaths.next() {
         let hours = 1 + 2 * u32::try_from(jobs.len()).expect("few");
         let new = ["a", "b"].map(|name| site.ended(&format!("{name} after {requests}")));
         for job in &new {
             site.create(job).await;
         }
         jobs.extend(new);
-        let survived = site.move_until(requests, hours).await;
-        assert!(survived || requests < MANY, "with all its requests it comes to its end");
-        interrupted += usize::from(!survived);
+        deaths.note(site.move_until(requests, hours).await);
         site.holds(&jobs.iter().collect::<Vec<_>>()).await;
 
         site.archive(hours).await;
@@ -99,7 +123,7 @@ async fn a_move_loses_and_doubles_nothing_wherever_it_ends(site: Site) {
         site.counts(jobs.len() as u64).await;
         assert!(site.whole().await.values().all(is_moved));
     }
-    assert!(interrupted >= REQUESTS_OF_A_MOVE, "only {interrupted} moves were interrupted");
+    assert!(deaths.interrupted >= REQUESTS_OF_A_MOVE, "{deaths:?}");
     site.archive(1_000).await;
     assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (0, jobs.len() as u64));
 }
@@ -163,8 +187,8 @@ async fn a_job_cannot_be_submitted_again_wherever_its_move_ended(site: Site) {
 }
 
 async fn a_return_from_the_archive_is_done_or_not_done_wherever_it_ends(site: Site) {
-    let mut interrupted = 0;
-    for requests in (0..10).chain([MANY]) {
+    let mut deaths = Deaths::default();
+    while let Some(requests) = deaths.next() {
         let job = site.ended(&format!("after {requests}"));
         site.create(&job).await;
         let tombstone = requests % 2 == 0;
@@ -174,8 +198,7 @@ async fn a_return_from_the_archive_is_done_or_not_done_wherever_it_ends(site: Si
         let again = retried(&job, site.now);
         let retry = Write::Replace { job: again.clone(), expected: found.version, bodies: vec![] };
         let answer = site.write_until(requests, retry).await;
-        assert!(matches!(answer, Some(Ok(_))) || requests < MANY, "{answer:?}");
-        interrupted += usize::from(answer.is_none());
+        deaths.note(matches!(answer, Some(Ok(_))));
 
         let now = site.get(&job.id).await.expect("the job");
         let was_done = now.job == again;
@@ -187,12 +210,12 @@ async fn a_return_from_the_archive_is_done_or_not_done_wherever_it_ends(site: Si
         site.write(Write::Remove { job: now.job.clone(), expected: now.version }).await.expect("removed");
         site.holds(&[]).await;
     }
-    assert!(interrupted > 1, "only {interrupted} returns were interrupted");
+    assert!(deaths.interrupted > 1, "{deaths:?}");
 }
 
 async fn a_removal_from_the_archive_is_done_or_not_done_wherever_it_ends(site: Site) {
-    let mut interrupted = 0;
-    for requests in (0..8).chain([MANY]) {
+    let mut deaths = Deaths::default();
+    while let Some(requests) = deaths.next() {
         let job = site.ended(&format!("after {requests}"));
         site.create(&job).await;
         site.archive(1).await;
@@ -200,8 +223,7 @@ async fn a_removal_from_the_archive_is_done_or_not_done_wherever_it_ends(site: S
         let found = site.get(&job.id).await.expect("the job");
         let removal = Write::Remove { job: job.clone(), expected: found.version };
         let answer = site.write_until(requests, removal).await;
-        assert!(matches!(answer, Some(Ok(_))) || requests < MANY, "{answer:?}");
-        interrupted += usize::from(answer.is_none());
+        deaths.note(matches!(answer, Some(Ok(_))));
 
         let now = site.get(&job.id).await;
         assert!(now.is_none() || !matches!(answer, Some(Ok(_))), "{answer:?}");
@@ -215,7 +237,7 @@ async fn a_removal_from_the_archive_is_done_or_not_done_wherever_it_ends(site: S
             None => site.holds(&[]).await,
         }
     }
-    assert!(interrupted > 1, "only {interrupted} removals were interrupted");
+    assert!(deaths.interrupted > 1, "{deaths:?}");
     site.archive(1_000).await;
     assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (0, 0));
 }

@@ -9,7 +9,7 @@ use leasehold::store::Store;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::interrupted::MANY;
+use super::interrupted::{Deaths, REQUESTS_OF_A_MOVE};
 use super::{HOUR, STEP, Site, end, id, is_moved, on_both, plain_spec, submit};
 
 on_both!(
@@ -65,13 +65,12 @@ async fn a_removal_that_comes_late_takes_no_job_along(site: Site) {
 
 async fn a_job_of_a_month_is_moved_wherever_the_removal_of_the_months_index_ended(site: Site) {
     let mut jobs: Vec<Arc<Job>> = Vec::new();
-    let mut interrupted = 0;
-    for requests in (0..14).chain([MANY]) {
+    let mut deaths = Deaths::default();
+    while let Some(requests) = deaths.next() {
         // A month of its own each time, since one with jobs is not removed.
         let year = 1980 + requests;
         let index = site.make_month_of(year).await;
-        let survived = site.move_until(requests, 1).await;
-        interrupted += usize::from(!survived);
+        deaths.note(site.move_until(requests, 1).await);
         let job = ended_in(year, &format!("after {requests}"));
         site.create(&job).await;
         jobs.push(job);
@@ -82,16 +81,17 @@ async fn a_job_of_a_month_is_moved_wherever_the_removal_of_the_months_index_ende
         assert!(site.whole().await.values().all(is_moved));
         assert_eq!(site.ask(&index).await["status"], 404, "after {requests} requests");
     }
-    assert!(interrupted > 3, "only {interrupted} removals were interrupted");
+    assert!(deaths.interrupted >= REQUESTS_OF_A_MOVE, "{deaths:?}");
 }
 
 async fn a_job_whose_move_was_interrupted_for_months_is_there_once(site: Site) {
     // Copied to the month of its end, whose index is still to be written to then.
     let mut jobs: Vec<Arc<Job>> = Vec::new();
-    for requests in 2..12 {
+    let mut deaths = Deaths::default();
+    while let Some(requests) = deaths.next() {
         let job = site.ended(&format!("after {requests}"));
         site.create(&job).await;
-        site.move_until(requests, 1).await;
+        deaths.note(site.move_until(requests, 1).await);
         jobs.push(job);
         // A hundred days later a job of that month belongs elsewhere.
         for hours in [24 * 100, 24 * 100 + 2] {
