@@ -30,7 +30,7 @@ fn first_ended(found: &[DueTime]) -> bool {
 }
 
 async fn a_call_that_may_be_repeated_only_after_its_margin_has_failed_at_once(site: Site) {
-    let site = Site { step: LONG_STEP, ..site };
+    let site = site.by_steps_of(LONG_STEP);
     let (scheduler, receiver) = (site.scheduler(), Receiver::listening().await);
     receiver.answer_always(StatusCode::SERVICE_UNAVAILABLE);
     receiver.answer_with(RETRY_AFTER, "7200");
@@ -49,6 +49,7 @@ async fn a_call_that_may_be_repeated_only_after_its_margin_has_failed_at_once(si
 }
 
 async fn a_call_that_may_be_repeated_within_its_margin_is(site: Site) {
+    let site = site.by_steps_of(LONG_STEP).from_due_to_due();
     let (scheduler, receiver) = (site.scheduler(), Receiver::listening().await);
     receiver.answer_next([StatusCode::SERVICE_UNAVAILABLE, StatusCode::OK]);
     receiver.answer_with(RETRY_AFTER, "20");

@@ -39,7 +39,7 @@ async fn due_times(site: &Site, scheduler: &Running, id: &ScheduleId) -> Vec<Due
 }
 
 async fn the_outcomes_of_the_last_ten_outlive_their_triggers(site: Site) {
-    let site = Site { step: SHORT_STEP, ..site };
+    let site = site.by_steps_of(SHORT_STEP);
     let scheduler = site.scheduler();
     let (daily, hourly) = (id("daily"), id("hourly"));
     put(&scheduler, "daily", every(DAY)).await;
@@ -120,7 +120,7 @@ impl Interference for Meddling {
 async fn with_triggers(names: &[&str]) -> (Site, Running, Arc<Meddling>) {
     let meddling = Arc::new(Meddling::default());
     let engine = InterferedEngine::around(crate::engines::embedded().await, &meddling);
-    let site = Site { step: SHORT_STEP, ..Site::on(engine) };
+    let site = Site::on(engine).by_steps_of(SHORT_STEP);
     let scheduler = site.scheduler();
     for name in names {
         put(&scheduler, name, every(DAY)).await;

@@ -18,7 +18,7 @@ fn skipping(period: &Value, margin: Duration) -> Value {
 }
 
 async fn a_job_is_overlapped_no_sooner_because_the_triggers_before_are_gone(site: Site) {
-    let site = Site { step: SHORT_STEP, ..site };
+    let site = site.by_steps_of(SHORT_STEP);
     let scheduler = site.scheduler();
     let distance = 3 * DAY;
     let period = json!({
@@ -64,7 +64,7 @@ async fn a_job_is_overlapped_no_sooner_because_the_triggers_before_are_gone(site
 
 async fn a_job_is_overlapped_no_sooner_after_a_long_row_of_missed_triggers(site: Site) {
     // Those that are judged at once try again after some time.
-    let site = Site { step: SHORT_STEP * 10, ..site };
+    let site = site.by_steps_of(SHORT_STEP * 10);
     let scheduler = site.scheduler();
     // Half a minute of every hour, of which the first is in 13 minutes and 20 seconds.
     let name = put(&scheduler, "row", skipping(&json!({"cron": "0-29 0 * * * *"}), Duration::from_secs(300))).await;

@@ -34,7 +34,7 @@ fn paused(first: u64, last: u64, count: u64) -> NotRunRange {
 }
 
 async fn what_is_due_in_a_pause_is_skipped_and_counted_once(site: Site) {
-    let site = Site { step: SHORT_STEP, ..site };
+    let site = site.by_steps_of(SHORT_STEP);
     let (scheduler, caller) = (site.scheduler(), Actor::system("test"));
     let name = due_once(&site, &scheduler).await;
     scheduler.schedules().pause(&caller, &name, String::new()).await.expect("paused");
@@ -66,7 +66,7 @@ async fn what_is_due_in_a_pause_is_skipped_and_counted_once(site: Site) {
 }
 
 async fn what_was_due_in_a_pause_is_not_made_up_for_after_it(site: Site) {
-    let site = Site { step: SHORT_STEP, ..site };
+    let site = site.by_steps_of(SHORT_STEP);
     let (scheduler, caller) = (site.scheduler(), Actor::system("test"));
     let name = due_once(&site, &scheduler).await;
     // Nobody performs the trigger that was made ahead until the pause is over.
