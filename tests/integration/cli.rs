@@ -29,6 +29,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::program::{Ended, Server, Started, leasehold, run, until};
+use crate::servers::ports;
 
 /// A server and a directory to work in.
 pub(crate) struct Bed {
@@ -148,7 +149,7 @@ fn many_jobs_come_from_a_file_and_are_waited_for() {
 #[test]
 fn a_server_that_is_not_there_is_one_line_and_a_status_of_its_own() {
     let place = tempfile::tempdir().expect("a directory");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let port = ports::free();
     let said = run(place.path(), ["list", "--server", &format!("http://127.0.0.1:{port}")]).expect(3).stderr();
     let where_it_was = format!(" at http://127.0.0.1:{port};");
     assert!(said.contains("cannot reach the server: Connection refused") && said.contains(&where_it_was), "{said}");
@@ -158,7 +159,7 @@ fn a_server_that_is_not_there_is_one_line_and_a_status_of_its_own() {
 #[test]
 fn several_servers_are_named_by_flags_the_environment_and_the_file_and_one_that_serves_suffices() {
     let bed = Bed::start();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let port = ports::free();
     let (nobody, real) = (format!("http://127.0.0.1:{port}"), bed.server.url());
     let list = |flags: &[&str], environment: Option<&str>| {
         let mut command = leasehold(bed.path(), ["list"].iter().chain(flags));

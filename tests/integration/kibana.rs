@@ -300,7 +300,7 @@ async fn what_kibana_refuses_is_told() {
 #[test]
 fn a_kibana_that_is_not_there_is_told_and_the_password_is_not() {
     let place = tempfile::tempdir().expect("a directory");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let port = servers::ports::free();
     let mut command = leasehold(place.path(), ["kibana", "install"]);
     command.env("LEASEHOLD_KIBANA_URL", format!("http://elastic:geheim@127.0.0.1:{port}"));
     let ended = crate::program::Started::of(&mut command).end();

@@ -102,6 +102,8 @@ fn a_worker_that_takes_too_much_memory_restarts_after_a_job() {
     until("it has restarted", || said(&bed, " working ") == 2);
     let id = bed.submit(&[], "true");
     bed.run(&["wait", &id]).expect(0);
+    // In between it may not listen for the signal yet.
+    until("it has restarted once more", || said(&bed, " working ") == 3);
     worker.signal(Signal::SIGTERM);
     worker.end().expect(0);
 }

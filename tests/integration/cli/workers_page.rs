@@ -69,7 +69,8 @@ fn keeps_all_the_rules(language: &str, program: &Path, arguments: &[&str]) {
     is(&bed, &taken, "available");
 
     // A server that is away, with the lease that it has written, and answers that never came.
-    let patient = greet(&bed, "{\"name\": \"patience\", \"seconds\": 0.5}");
+    // It runs for long enough to be seen.
+    let patient = greet(&bed, "{\"name\": \"patience\", \"seconds\": 5}");
     is(&bed, &patient, "running");
     bed.server.kill();
     bed.server.restart();

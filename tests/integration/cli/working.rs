@@ -162,7 +162,9 @@ fn a_command_cannot_read_its_workers_token_in_proc() {
     let bed = Bed::start();
     let place = tempfile::tempdir_in(ServerUser::reachable_temp_dir()).expect("a directory");
     let program = place.path().join("leasehold");
-    std::fs::copy(env!("CARGO_BIN_EXE_leasehold"), &program).expect("copied");
+    // By a process that has ended: while somebody has the file open to write to it, it cannot be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_leasehold")).arg(&program).status();
+    assert!(copied.is_ok_and(|status| status.success()), "copied");
     ServerUser::open(place.path()).expect("anybody may run it");
     let words = ServerUser::command_line(Command::new(&program).arg("worker"));
     let settings = [("LEASEHOLD_SERVER", bed.server.url()), ("LEASEHOLD_TOKEN", "lh_secret".to_owned())];
@@ -187,7 +189,9 @@ fn a_server_that_is_away_is_told_of_once_and_its_return_once() {
     let log = bed.path().join("worker.log");
     let errors = std::fs::File::create(&log).expect("a log");
     let mut worker = leasehold(bed.path(), ["worker"]);
-    let mut worker = Started::of(worker.env("LEASEHOLD_SERVER", bed.server.url()).stderr(errors));
+    // It does not meet what the workers of other tests leave behind, of which it would warn.
+    worker.env("LEASEHOLD_SERVER", bed.server.url()).env("TMPDIR", bed.path());
+    let mut worker = Started::of(worker.stderr(errors));
     let said = |what: &str| lines(&log).iter().filter(|line| line.contains(what)).count();
     let id = bed.submit(&[], "true");
     bed.run(&["wait", &id]).expect(0);

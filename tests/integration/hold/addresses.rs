@@ -92,7 +92,8 @@ impl Pair {
         let both = [one.url(), other.url()];
         let log = File::create(place.path().join("worker.log")).expect("a log");
         let mut worker = leasehold(place.path(), ["worker", "--lease", LEASE, "--server", &both.join(",")]);
-        let worker = Started::of(worker.stderr(log));
+        // It does not meet what the workers of other tests leave behind, of which it would warn.
+        let worker = Started::of(worker.env("TMPDIR", place.path()).stderr(log));
         let client = Client::with_servers(&both, None).expect("a client");
         Self { one, other, client, place, _worker: worker }
     }

@@ -55,7 +55,8 @@ impl Work {
         let workers = (0..WORKERS).map(|name| tokio::spawn(work(load.clone(), name, Arc::clone(&longest)))).collect();
         let log = File::create(site.place.path().join("worker.log")).expect("a log");
         let process = leasehold(site.place.path(), ["worker", "--queue", "shell", "--server", &site.urls().join(",")]);
-        let process = Started::of({ process }.stderr(log));
+        // It does not meet what the workers of other tests leave behind, of which it would warn.
+        let process = Started::of({ process }.env("TMPDIR", site.place.path()).stderr(log));
         let client = Client::with_servers(&site.urls(), None).expect("a client");
         let shell = tokio::spawn(submit_shell_jobs(client, load.clone()));
         Self { load, submitters, workers, longest, shell, _process: process }

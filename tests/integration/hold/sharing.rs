@@ -25,19 +25,19 @@ const OPTIONS: [&str; 6] = [
 ];
 
 /// How many jobs of no urgency wait at each manager, and in how many calls they are submitted.
-const BACKLOG: usize = 3_000;
+const BACKLOG: usize = 2_000;
 const CALLS: usize = 10;
 
 /// How many jobs the worker takes at once, and for how long it works on them.
 const AT_ONCE: usize = 10;
-const WORKS_FOR: Duration = Duration::from_millis(300);
+const WORKS_FOR: Duration = Duration::from_secs(1);
 
 /// How many jobs may start before an urgent one.
 const BEFORE_URGENT: usize = 50;
 
 /// How long managers are given to learn where workers are, and that they have moved: more than they take.
 const LEARNT: Duration = Duration::from_secs(10);
-const MOVED: Duration = Duration::from_secs(18);
+const MOVED: Duration = Duration::from_secs(25);
 
 /// How many jobs are submitted while managers come and go, and how often.
 const STEADY_JOBS: usize = 1_200;

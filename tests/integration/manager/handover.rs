@@ -211,8 +211,8 @@ async fn a_submitter_that_goes_away_while_its_job_is_written_keeps_it_from_nobod
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_whose_time_ends_while_its_job_is_written_gets_it() {
     let (site, hampered) = Hampered::site().await;
-    // Long enough for the submission to find it waiting.
-    let wait = Duration::from_secs(4);
+    // Long enough for the submission to find it waiting on a machine that stands still for some seconds.
+    let wait = Duration::from_secs(10);
     let waiting = site.wait(ClaimRequest { wait, ..claim(1) }).await;
     let gate = hampered.hold_up();
     let submitting = site.submitting(with_id("job", 0));

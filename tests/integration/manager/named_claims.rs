@@ -66,11 +66,15 @@ pub(super) async fn a_named_claim_that_was_answered_with_none_takes_none(site: S
     assert_eq!(site.claim(named("next call")).await.len(), 1);
 }
 
+fn start(store: Arc<dyn Store>, clock: &Arc<ManualClock>) -> Manager {
+    Manager::start(store, Arc::clone(clock) as Arc<dyn Clock>, config())
+}
+
 /// A manager whose answers from Elasticsearch can be swallowed, and one with a good network.
 struct CutOff {
     proxy: FaultProxy,
     store: Arc<dyn Store>,
-    clock: Arc<dyn Clock>,
+    clock: Arc<ManualClock>,
     here: Manager,
     there: Manager,
     _set: IndexSet,
@@ -91,30 +95,45 @@ impl CutOff {
             ..good.clone()
         };
         // The clock stands still, so that no decision can rest on it.
-        let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
+        let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
         let store: Arc<dyn Store> = Arc::new(connect(good).await);
-        let there = Manager::start(Arc::clone(&store), Arc::clone(&clock), config());
-        let here = Manager::start(Arc::new(connect(bad).await), Arc::clone(&clock), config());
-        here.know_queues().await.expect("listed");
-        here.know_members().await.expect("met");
+        let there = start(Arc::clone(&store), &clock);
+        let here = start(Arc::new(connect(bad).await), &clock);
+        until("the queues are known", async || here.know_queues().await.is_ok()).await;
+        until("the other manager is known", async || here.know_members().await.is_ok()).await;
         Self { proxy, store, clock, here, there, _set: set }
     }
 
-    /// Claims a job without hearing of it.
-    async fn claim_unheard(&self, request: ClaimRequest) -> JobId {
+    /// Claims a job without hearing of it, by this request or another one like it, which is returned.
+    async fn claim_unheard(&self, mut request: ClaimRequest) -> (JobId, ClaimRequest) {
         let id = self.submit().await;
         // The claim's write, and what it is looked up with.
         self.proxy.inject_into(&["_bulk", "_mget"]);
-        let unheard = self.here.claim(request).await.map(taken);
+        let (mut unheard, mut tries) = (Ok(Vec::new()), 0);
+        until("a claim that is written", async || {
+            unheard = self.here.claim(request.clone()).await.map(taken);
+            let is_written = match &unheard {
+                Err(error) => !matches!(error, ManagerError::Store(_)),
+                Ok(jobs) => !jobs.is_empty(),
+            };
+            if !is_written {
+                // A busy server may not find the job in so short a time. It is searched again a second later.
+                tries += 1;
+                self.clock.advance(Duration::from_secs(1));
+                request.request_id = request.request_id.as_ref().and(named(&format!("call {tries}")).request_id);
+            }
+            is_written
+        })
+        .await;
         assert!(matches!(unheard, Err(ManagerError::Unknown(_))), "{unheard:?}");
         let claimed = async || self.store.get(std::slice::from_ref(&id)).await.expect("read").remove(0).expect("there");
         until("the claim's write", async || claimed().await.job.state.name() == JobState::Running).await;
-        id
+        (id, request)
     }
 
     /// Submits a job by a third manager, which waits until it is written, so that neither of the two knows of it.
     async fn submit(&self) -> JobId {
-        let elsewhere = Manager::start(Arc::clone(&self.store), Arc::clone(&self.clock), config());
+        let elsewhere = start(Arc::clone(&self.store), &self.clock);
         let submitted = elsewhere.submit(&caller(), vec![new_job()]).await.pop().expect("one answer");
         engines::refresh(&*self.store).await;
         submitted.expect("the job is taken").job.versioned.job.id.clone()
@@ -134,8 +153,8 @@ impl CutOff {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_was_delivered_again_is_not_taken_back() {
     let site = CutOff::start().await;
-    let id = site.claim_unheard(named("call")).await;
-    let again = site.there.claim(ClaimRequest { repeated: true, ..named("call") }).await.expect("answered");
+    let (id, request) = site.claim_unheard(named("call")).await;
+    let again = site.there.claim(ClaimRequest { repeated: true, ..request }).await.expect("answered");
     let again = taken(again).pop().expect("the job");
     assert_eq!((&again.job.id, again.job.fence), (&id, Fence::new(1)));
     site.heal().await;
@@ -149,7 +168,7 @@ async fn a_claim_that_was_delivered_again_is_not_taken_back() {
 async fn a_claim_that_nobody_heard_of_is_given_back() {
     for request in [claim(1), named("call")] {
         let site = CutOff::start().await;
-        let id = site.claim_unheard(request).await;
+        let (id, _) = site.claim_unheard(request).await;
         site.heal().await;
         let job = site.job(&id).await.job;
         assert_eq!((job.state.name(), job.fence, job.attempt.get()), (JobState::Available, Fence::new(1), 0));
@@ -161,9 +180,19 @@ async fn a_claim_that_nobody_heard_of_is_given_back() {
 async fn a_job_that_was_created_as_claimed_and_of_which_nobody_heard_is_given_back() {
     for request in [claim(1), named("call")] {
         let site = CutOff::start().await;
-        let here = site.here.clone();
-        let waiting = tokio::spawn(async move { here.claim(ClaimRequest { wait: PATIENCE, ..request }).await });
-        until("a waiting claim", async || site.here.waiting_claims() == 1).await;
+        let wait = || {
+            let (here, request) = (site.here.clone(), ClaimRequest { wait: PATIENCE, ..request.clone() });
+            tokio::spawn(async move { here.claim(request).await })
+        };
+        let mut waiting = wait();
+        until("a waiting claim", async || {
+            // A busy server may not say in so short a time that there is no job.
+            if waiting.is_finished() {
+                waiting = wait();
+            }
+            site.here.waiting_claims() == 1
+        })
+        .await;
         site.proxy.inject_into(&["_bulk", "_mget"]);
         let unheard = site.here.submit(&caller(), vec![new_job()]).await.pop().expect("one answer");
         assert!(matches!(unheard, Err(ManagerError::Unknown(_))), "{unheard:?}");

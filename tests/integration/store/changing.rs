@@ -98,7 +98,7 @@ async fn a_member_that_lacks_what_no_log_has_any_more_receives_the_state() {
     let other = (1..=3).find(|number| *number != leader && *number != away).expect("a third");
     group.stop(other).await;
     acknowledged.extend(create(&group, &named("with-it", 50)).await);
-    assert_eq!(group.settled().await.len(), acknowledged.len());
+    has_all(&group.settled().await, &acknowledged);
 }
 
 #[tokio::test(flavor = "multi_thread")]
