@@ -60,6 +60,7 @@ async fn managers_over_one_elasticsearch_and_the_textbook_protocol_do_every_job_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: half a minute of Elasticsearch"]
 async fn whole_lives_are_measured_beside_the_writes_that_they_consist_of() {
     let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");
