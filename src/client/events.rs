@@ -22,8 +22,8 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const SILENCE: Duration = Duration::from_secs(45);
 /// The waits before a new connection: the shortest and the longest.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// The events delivered lately, by job and number: after an interruption some come again.
-type Delivered = RecentMap<(String, u32), (), 20_000>;
+/// The events delivered lately, by job, number and time: after an interruption some come again.
+type Delivered = RecentMap<(String, u32, Timestamp), (), 20_000>;
 
 /// Selects the events that satisfy every part. An empty part is satisfied by any event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -198,7 +198,7 @@ impl Following {
             name if name.parse::<EventName>().is_ok() => {
                 let event: JobEvent =
                     strict::from_slice(message.data.as_bytes()).map_err(|error| not_understood(&error.to_string()))?;
-                let key = (event.job.id.clone(), event.number);
+                let key = (event.job.id.clone(), event.number, event.at);
                 if self.delivered.get(&key).is_none() {
                     self.delivered.insert(key, ());
                     self.ready.push_back(EventMessage::Event { id, event: Box::new(event) });

@@ -80,7 +80,7 @@ impl History {
     }
 
     /// Returns the kept transitions with their numbers, counted from one over all transitions. With the job's id, such
-    /// a number identifies the transition for good.
+    /// a number identifies the transition for as long as the job is there.
     pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (u32, &HistoryEntry)> {
         self.entries.iter().enumerate().map(|(place, entry)| {
             let before = u32::try_from(place).unwrap_or(u32::MAX);

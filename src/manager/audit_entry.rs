@@ -11,8 +11,9 @@ const VERSION: &str = "8.17.0";
 
 /// Returns the audit entry of the job's transition with this number.
 pub(crate) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry {
-    // The two parts identify the transition uniquely, since a number has no `/`.
-    let id = format!("{number}/{}", job.id);
+    // The parts identify the transition uniquely, since a number has no `/`. Without the time, the transitions of a job
+    // that is submitted again after its deletion would be taken for those of the former one.
+    let id = format!("{number}/{}/{}", entry.at.as_millis(), job.id);
     let document = json!({
         "@timestamp": entry.at.to_rfc3339(),
         "ecs": { "version": VERSION },

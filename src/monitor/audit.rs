@@ -151,8 +151,10 @@ impl Auditor {
         let mut entries: Vec<AuditEntry> = Vec::new();
         let mut handed_over = Vec::new();
         for job in jobs.filter(|job| !job.spec.queue.is_internal()) {
-            let before = self.handed_over.lock().get(&job.id).map_or(0, |(number, _)| *number);
-            let new = job.history.numbered().filter(|(number, entry)| *number > before && entry.at >= since);
+            // A later entry of a smaller number is that of another job, submitted under the id of one that is gone.
+            let before = self.handed_over.lock().get(&job.id).copied();
+            let is_new = |number: u32, at: Timestamp| before.is_none_or(|(last, then)| number > last || at > then);
+            let new = job.history.numbered().filter(|(number, entry)| is_new(*number, entry.at) && entry.at >= since);
             let count = entries.len();
             entries.extend(new.map(|(number, entry)| audit_entry::entry(job, number, entry)));
             if entries.len() > count

@@ -27,9 +27,9 @@ pub(super) use files::AuditFiles;
 
 /// The folder of the audit in a data directory.
 const FOLDER: &str = "audit";
-/// The number of entries added last that are not added again. A pass holds one page of jobs between reading them and
-/// adding their entries; what is deleted meanwhile fits in here many times.
-const REMEMBERED: usize = 1 << 14;
+/// The number of entries added last that are not added again: those of a page of jobs with full histories, which a pass
+/// holds between reading it and adding its entries.
+const REMEMBERED: usize = 1 << 16;
 
 /// The audit of a data directory.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ mod tests {
         let cannot = Path::new("/dev/null");
         let mut audit = Audit::in_directory(cannot);
         audit.append(&[entry("1/a", "2030-01-31T00:00:00Z")]).expect_err("there is no folder");
-        assert!(audit.added.get("1/a").is_none(), "what was not added is added when it comes again");
+        assert!(audit.added.iter().next().is_none(), "what was not added is added when it comes again");
     }
 
     #[test]

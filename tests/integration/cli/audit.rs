@@ -22,7 +22,8 @@ fn what_happened_to_a_job_is_read_though_the_job_is_gone() {
         (&event["job"]["id"], &event["labels"]["team"], &event["number"]),
         (&"one".into(), &"blue".into(), &1.into())
     );
-    assert_eq!(event["id"], "1/one");
+    let id = event["id"].as_str().expect("text");
+    assert!(id.starts_with("1/") && id.ends_with("/one"), "{id}");
     assert_eq!(bed.run(&["audit", "-n", "0", "--output", "name"]).expect(0).stdout().lines().count(), 4);
     assert_eq!(bed.run(&["audit", "-n", "1", "--output", "name"]).expect(0).stdout().lines().count(), 1);
     assert!(bed.run(&["audit", "--output", "wide", "--by", "anonymous"]).expect(0).stdout().contains("team=blue"));

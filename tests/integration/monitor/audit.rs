@@ -12,7 +12,7 @@ use leasehold::job::{Actor, EventName, JobId, JobSpec, Kind, Owner, QueueName};
 use leasehold::manager::{AuditQuery, Manager, NewJob, Outcome};
 use leasehold::monitor::{Auditor, Report};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
-use leasehold::store::{AuditEntry, Store};
+use leasehold::store::{AuditEntry, AuditSearch, Store};
 use leasehold::wire::SubmitJob;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -177,6 +177,57 @@ async fn an_auditor_that_knows_nothing_tells_nothing_new(site: Site) {
     site.submit(1).await;
     let run = site.run(&site.auditor()).await;
     assert_eq!((run.looked_at, run.audited, run.unfinished), (1, 1, false));
+}
+
+/// At once, while the auditor still finds the former one's entries again, and long after.
+async fn a_job_that_is_submitted_again_after_its_removal_is_there_as_often(site: Site) {
+    let auditor = site.auditor();
+    let job = NewJob {
+        id: Some(JobId::new("nightly").expect("an id")),
+        ..NewJob::of(JobSpec::new(QueueName::new("q").expect("a name"), Kind::new("k").expect("a name")))
+    };
+    for after in [0, 1, 3_600] {
+        site.clock.advance(Duration::from_secs(after));
+        let submitted = site.manager.submit(&caller(), vec![job.clone()]).await.remove(0).expect("taken");
+        let id = submitted.job.versioned.job.id.clone();
+        site.manager.cancel(&caller(), &id, None).await.expect("cancelled");
+        site.run(&auditor).await;
+        site.manager.delete(&caller(), &id, None).await.expect("deleted");
+    }
+    site.run(&auditor).await;
+    let actions: Vec<Value> = site.entries().await.iter().map(|entry| entry["event"]["action"].clone()).collect();
+    for action in ["job-submitted", "job-cancelled"] {
+        assert_eq!(actions.iter().filter(|found| *found == action).count(), 3, "{actions:?}");
+    }
+}
+
+/// Files that are whole, and one that was lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_copied_anew_is_in_the_files_again_and_shown_once() {
+    let directory = TempDir::new().expect("a directory");
+    let open = || EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
+    let folder = directory.path().join("audit");
+    let (mut store, mut lines): (Arc<dyn Store>, usize) = (Arc::new(open()), 0);
+    let kept = Kept::Files { _directory: TempDir::new().expect("a directory"), folder: folder.clone() };
+    let site = Site::new(Arc::clone(&store), kept);
+    site.submit(3).await;
+    site.manager.shutdown().await;
+    drop(store);
+    for is_lost in [false, false, true] {
+        store = Arc::new(open());
+        if is_lost {
+            std::fs::remove_dir_all(&folder).expect("it was there");
+            lines = 0;
+        }
+        let auditor = Auditor::new(Arc::clone(&store), Duration::ZERO).beginning(true);
+        let run = auditor.run(site.clock.now(), &|| true).await.expect("the audit is kept");
+        assert_eq!(run.audited, 3);
+        lines += 3;
+        assert_eq!(site.entries().await.len(), lines, "lost: {is_lost}");
+        let search = AuditSearch { limit: 100, ..AuditSearch::default() };
+        assert_eq!(store.read_audit(&search).await.expect("it is read").entries.len(), 3);
+        store.close().await;
+    }
 }
 
 async fn a_pass_that_was_interrupted_leaves_nothing_out(site: Site) {
@@ -372,6 +423,7 @@ macro_rules! on_each_store {
 on_each_store!(
     every_transition_is_there_once,
     an_auditor_that_knows_nothing_tells_nothing_new,
+    a_job_that_is_submitted_again_after_its_removal_is_there_as_often,
     a_pass_that_was_interrupted_leaves_nothing_out,
     it_is_read_by_pages_the_newest_first,
 );

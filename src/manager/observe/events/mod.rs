@@ -6,8 +6,8 @@
 //! where the ring does not have that position.
 //!
 //! Events are delivered *at least once* and not in a strict order: after an interruption, events of the last seconds
-//! come again, and two managers' events come as they arrive. A job's id and an event's number identify the event.
-//! Where events cannot be delivered, the feed has a [`FeedItem::Gap`].
+//! come again, and two managers' events come as they arrive. A job's id and an event's number and time identify the
+//! event. Where events cannot be delivered, the feed has a [`FeedItem::Gap`].
 
 mod event;
 mod replay;
