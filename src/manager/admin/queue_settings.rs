@@ -252,10 +252,21 @@ impl Manager {
 
     async fn list_queues(&self) -> Result<(), StoreError> {
         self.shared.queue_settings.records.list().await?;
-        // At once: what this manager says of a queue holds for what it hands out.
-        self.publish_settings();
+        // A pause that this manager knows of holds at once. A resumption does once the limits are known that were set
+        // before it.
+        self.publish_pauses();
         self.shared.limits.list_settings().await?;
+        self.publish_settings();
         Ok(())
+    }
+
+    /// Tells the dispatch which queues are paused, and of no queue that it is not any more.
+    fn publish_pauses(&self) {
+        self.shared.queue_settings.records.publish(|all| {
+            let paused = all.iter().filter(|(_, settings)| settings.paused.is_some());
+            let queues = paused.filter_map(|(name, _)| QueueName::new(name.as_str()).ok());
+            self.shared.dispatch.hold_back_too(queues);
+        });
     }
 
     /// Tells the dispatch which queues are paused, and in which the jobs do not go in the order of dispatch.

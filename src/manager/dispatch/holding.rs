@@ -44,6 +44,11 @@ impl Dispatch {
         self.wake_if_sooner(&mut board, &resumed, now);
     }
 
+    /// Holds back the jobs of these queues as well.
+    pub(in crate::manager) fn hold_back_too(&self, paused: impl Iterator<Item = QueueName>) {
+        self.shared.board.lock().paused.extend(paused);
+    }
+
     /// Holds a candidate for which a limit has no slot. The limit has none for jobs below a priority, or for any job if
     /// that is `None`.
     pub(in crate::manager) fn hold(&self, limit: &LimitName, candidate: Versioned, below: Option<Priority>) {
