@@ -57,16 +57,7 @@ pub(super) async fn run(args: DoctorArgs, settings: Settings) -> Result<(), Fail
             let answered = clock.now();
             checks.push(("server", Ok(format!("it answers, and its state is {}", word(&health.status)))));
             checks.push(("store", client.ready().await.map(|_| "it serves".to_owned()).map_err(|e| e.to_string())));
-            let apart = ahead(asked, health.at, answered);
-            checks.push((
-                "clocks",
-                match apart.abs() <= CLOCKS_APART_MS {
-                    true => Ok("this machine's and the server's agree within a second".to_owned()),
-                    false => {
-                        Err(format!("this machine's is {apart} ms ahead of the server's: set one of them right (NTP)"))
-                    }
-                },
-            ));
+            checks.push(("clocks", clocks(asked, health.at, answered)));
         }
         Err(error) => checks.push(("server", Err(Failure::from(error).to_string()))),
     }
@@ -82,10 +73,17 @@ fn word(status: &impl serde::Serialize) -> String {
     serde_json::to_value(status).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// Returns by how many milliseconds this machine's clock is ahead of another one, which said `there` between `before` and
-/// `after`.
-fn ahead(before: Timestamp, there: Timestamp, after: Timestamp) -> i64 {
-    there.clamp(before.min(after), before.max(after)).as_millis() - there.as_millis()
+/// Compares this machine's clock with the server's, which said `there` between `asked` and `answered`.
+fn clocks(asked: Timestamp, there: Timestamp, answered: Timestamp) -> Result<String, String> {
+    let took = answered.as_millis() - asked.as_millis();
+    let ahead = there.clamp(asked.min(answered), asked.max(answered)).as_millis() - there.as_millis();
+    if ahead.abs() > CLOCKS_APART_MS {
+        Err(format!("this machine's is at least {ahead} ms ahead of the server's: set one of them right (NTP)"))
+    } else if took.abs() > CLOCKS_APART_MS {
+        Ok(format!("the server took {took} ms to answer: its clock is this machine's within that time"))
+    } else {
+        Ok("this machine's and the server's agree within two seconds".to_owned())
+    }
 }
 
 fn open_files() -> Result<String, String> {
@@ -137,13 +135,17 @@ mod tests {
 
     #[test]
     fn a_slow_answer_does_not_set_clocks_apart() {
-        let at = Timestamp::from_millis;
+        let said = |asked, there, answered| {
+            let [asked, there, answered] = [asked, there, answered].map(Timestamp::from_millis);
+            clocks(asked, there, answered)
+        };
+        assert!(said(5_000, 5_010, 5_020).is_ok_and(|said| said.contains("agree")));
         for there in [5_000, 7_000, 60_000] {
-            assert_eq!(ahead(at(5_000), at(there), at(60_000)), 0, "{there}");
+            assert!(said(5_000, there, 60_000).is_ok_and(|said| said.contains("took 55000 ms")), "{there}");
         }
-        assert_eq!(ahead(at(5_000), at(3_500), at(60_000)), 1_500);
-        assert_eq!(ahead(at(5_000), at(61_500), at(60_000)), -1_500);
-        // A clock that was set back meanwhile.
-        assert_eq!(ahead(at(5_000), at(4_000), at(3_000)), 0);
+        assert!(said(5_000, 3_500, 60_000).is_err_and(|said| said.contains(" 1500 ms ahead")));
+        assert!(said(5_000, 61_500, 60_000).is_err_and(|said| said.contains(" -1500 ms ahead")));
+        // This machine's clock was set back meanwhile.
+        assert!(said(5_000, 4_000, 3_000).is_ok());
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::readiness;
@@ -24,6 +25,8 @@ pub(super) struct Restart {
     program: PathBuf,
     is_wanted: Arc<AtomicBool>,
     stop: StopHandle,
+    /// Held while it is told why the program starts again.
+    telling: Arc<Mutex<()>>,
 }
 
 impl Restart {
@@ -31,7 +34,7 @@ impl Restart {
     pub(super) fn prepare(stop: StopHandle) -> Result<Self, Failure> {
         let program =
             std::env::current_exe().map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
-        Ok(Self { program, is_wanted: Arc::default(), stop })
+        Ok(Self { program, is_wanted: Arc::default(), stop, telling: Arc::default() })
     }
 
     /// Returns the path of this program.
@@ -44,10 +47,14 @@ impl Restart {
         self.is_wanted.load(Ordering::Relaxed)
     }
 
-    fn request(&self) {
+    /// Has the program start again once the running jobs have ended, and tells why. By then no job is taken any more,
+    /// and the program has not started again yet.
+    fn request(&self, tell: impl FnOnce()) {
+        let _untold = self.telling.lock();
         self.is_wanted.store(true, Ordering::Relaxed);
         readiness::restarting();
         self.stop.request(Stop::Drain);
+        tell();
     }
 
     /// Restarts at SIGHUP. A worker in a terminal stops instead, since the terminal is gone.
@@ -63,8 +70,7 @@ impl Restart {
                 restart.stop.request(Stop::Drain);
                 tracing::info!("the terminal is gone; stopping once the running jobs have ended");
             } else {
-                restart.request();
-                tracing::info!("restarting once the running jobs have ended");
+                restart.request(|| tracing::info!("restarting once the running jobs have ended"));
             }
             while hangups.recv().await.is_some() {}
         });
@@ -80,9 +86,13 @@ impl Restart {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let Some(resident) = resident_bytes() else { continue };
                 if resident > bytes && telling.has_worked() {
-                    restart.request();
-                    tracing::info!(resident, max = bytes, "above --max-memory; restarting once the jobs have ended");
-                    return;
+                    return restart.request(|| {
+                        tracing::info!(
+                            resident,
+                            max = bytes,
+                            "above --max-memory; restarting once the jobs have ended"
+                        );
+                    });
                 }
             }
         });
@@ -90,6 +100,7 @@ impl Restart {
 
     /// Starts the program again in this process, with the same arguments. Returns only when that fails.
     pub(super) fn exec(&self) -> Failure {
+        let _told = self.telling.lock();
         let error = Command::new(&self.program).args(std::env::args_os().skip(1)).exec();
         Failure::Failed(format!("cannot start {} again: {error}", self.program.display()))
     }
