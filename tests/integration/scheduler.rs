@@ -83,7 +83,7 @@ impl Site {
 
     /// A site on which the clock goes on until something is due, and stands still until that was taken up and has ended
     /// or waits to be tried again.
-    fn from_due_to_due(self) -> Self {
+    fn standing_still_when_due(self) -> Self {
         Self { stands_still: true, ..self }
     }
 
@@ -280,7 +280,7 @@ async fn a_job_is_submitted_once_for_every_due_time(site: Site) {
 }
 
 async fn a_call_names_its_trigger_and_its_answer_decides(site: Site) {
-    let site = site.by_steps_of(LONG_STEP).from_due_to_due();
+    let site = site.by_steps_of(LONG_STEP).standing_still_when_due();
     let (scheduler, receiver) = (site.scheduler(), Receiver::listening().await);
     // Driven back twice, refused once, and taken from then on.
     receiver.answer_next([
@@ -463,7 +463,7 @@ async fn a_pause_a_change_and_a_removal_hold_once_they_are_acknowledged(site: Si
 
 async fn overlaps_are_judged_by_the_rule(site: Site) {
     // Each is to be judged before the next one is due.
-    let site = site.by_steps_of(2 * STEP).from_due_to_due();
+    let site = site.by_steps_of(2 * STEP).standing_still_when_due();
     let scheduler = site.scheduler();
     for rule in Overlap::ALL {
         // Nobody takes the jobs, so that the first one has not ended when the others are due.

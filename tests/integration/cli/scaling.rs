@@ -60,13 +60,12 @@ async fn managers_over_one_elasticsearch_and_the_textbook_protocol_do_every_job_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "every night: half a minute of Elasticsearch"]
 async fn whole_lives_are_measured_beside_the_writes_that_they_consist_of() {
     let _share = machine::with_others();
     let place = tempfile::tempdir().expect("a directory");
     let url = servers::elasticsearch().await.url();
     let what = ["bench", "--scenario", "scaling", "--elasticsearch-url", url, "--managers", "2", "--ceiling"];
-    let load = ["--whole-lives", "--jobs", "300", "--batch", "20", "--submit-batch", "100", "--workers", "4"];
+    let load = ["--whole-lives", "--jobs", "100", "--batch", "20", "--submit-batch", "50", "--workers", "2"];
     let started = Started::of(&mut leasehold(place.path(), what.iter().chain(&load).chain(&["--json"])));
     let ended = tokio::task::block_in_place(|| started.end_within(LONG)).expect(0);
     let rows = rows(&ended.stdout());
@@ -74,7 +73,7 @@ async fn whole_lives_are_measured_beside_the_writes_that_they_consist_of() {
     assert_eq!(protocols, ["ceiling", "leasehold", "ceiling"]);
     for row in &rows {
         let counts = ["completed", "lost", "handed_out_twice"].map(|name| row[name].as_u64());
-        assert_eq!(counts, [Some(300), Some(0), Some(0)], "{row}");
+        assert_eq!(counts, [Some(100), Some(0), Some(0)], "{row}");
     }
 }
 

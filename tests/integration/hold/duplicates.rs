@@ -436,7 +436,7 @@ async fn no_completion_is_acknowledged_twice_and_no_job_is_lost_whatever_happens
         return orders.carry_out().await;
     }
     let seed = seed::any();
-    nothing_is_lost_or_ends_twice(TEST, Managers::on_elasticsearch(seed).await, jobs(FEWER), seed).await;
+    nothing_is_lost_or_ends_twice(TEST, Managers::on_elasticsearch(seed).await, jobs(FEW), seed).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,7 +33,7 @@ async fn promises_are_kept_when_responses_are_swallowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "every night: half a minute of Elasticsearch"]
+#[ignore = "every night: answers that are cut short and connections that are reset run"]
 async fn promises_are_kept_when_responses_are_delayed() {
     let _share = machine::with_others();
     promises_are_kept_behind(Fault::Delay(DELAY)).await;

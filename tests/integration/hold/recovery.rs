@@ -208,7 +208,6 @@ async fn inherit(site: &Site, name: &str, owners: &Owners, completed: &Mutex<usi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "every night: half a minute of a server and two monitors on Elasticsearch"]
 async fn five_hundred_jobs_outlive_their_workers_and_the_leading_monitor_on_elasticsearch() {
     let _share = machine::with_others();
     jobs_outlive_their_workers(Site::with_monitors().await, async |site| {
@@ -324,7 +323,7 @@ async fn a_worker_that_was_stopped_past_its_lease_is_not_heard_on_the_embedded_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "every night: a cluster of its own, as for a killed worker"]
+#[ignore = "every night: it runs on both engines, and a killed worker with members"]
 async fn a_worker_that_was_stopped_past_its_lease_is_not_heard_by_members() {
     let _share = machine::with_others();
     a_stopped_worker_is_not_heard(Site::members().await).await;
@@ -360,7 +359,7 @@ async fn a_stopped_worker_is_not_heard(site: Site) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "every night: as long as on the embedded store"]
+#[ignore = "every night: it runs on the embedded store"]
 async fn a_slow_job_whose_worker_beats_is_told_overdue_once_and_never_released_on_elasticsearch() {
     let _share = machine::with_others();
     a_slow_job_is_never_released(Site::elasticsearch().await).await;

@@ -44,7 +44,6 @@ async fn a_server_on_elasticsearch_calls_at_every_due_time_over_kills_and_has_on
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "every night: half a minute, as for the due times of every day"]
 async fn the_embedded_server_backfills_each_due_time_over_kills() {
     let _share = machine::with_others();
     a_backfill_is_completed_over_kills(Site::embedded(&OPTIONS).await).await;

@@ -30,12 +30,13 @@ const CALLS: usize = 10;
 
 /// How many jobs the worker takes at once, and for how long it works on them.
 const AT_ONCE: usize = 10;
-const WORKS_FOR: Duration = Duration::from_secs(1);
+const WORKS_FOR: Duration = Duration::from_millis(500);
 
 /// How many jobs may start before an urgent one.
 const BEFORE_URGENT: usize = 50;
 
-/// How long managers are given to learn where workers are, and that they have moved: more than they take.
+/// How long managers are given to learn where workers are, and that they have moved: more than they take, which is up
+/// to 17 s for a move.
 const LEARNT: Duration = Duration::from_secs(10);
 const MOVED: Duration = Duration::from_secs(25);
 

@@ -49,7 +49,7 @@ async fn a_call_that_may_be_repeated_only_after_its_margin_has_failed_at_once(si
 }
 
 async fn a_call_that_may_be_repeated_within_its_margin_is(site: Site) {
-    let site = site.by_steps_of(LONG_STEP).from_due_to_due();
+    let site = site.by_steps_of(LONG_STEP).standing_still_when_due();
     let (scheduler, receiver) = (site.scheduler(), Receiver::listening().await);
     receiver.answer_next([StatusCode::SERVICE_UNAVAILABLE, StatusCode::OK]);
     receiver.answer_with(RETRY_AFTER, "20");

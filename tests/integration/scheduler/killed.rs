@@ -124,7 +124,7 @@ async fn a_scheduler_that_ends_at_any_point_between_its_writes_loses_and_doubles
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "every night: twenty sets of indices"]
+#[ignore = "every night: it runs on the embedded store"]
 async fn on_elasticsearch_a_scheduler_that_ends_at_any_point_loses_and_doubles_no_trigger_either() {
     join_all(points().map(async |at| take_over(Site::on(engines::elasticsearch().await), at, 0).await)).await;
 }

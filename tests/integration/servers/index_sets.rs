@@ -29,7 +29,7 @@ const REST: Duration = Duration::from_secs(1);
 const MOST_EMPTIED: u64 = 5_000;
 /// The number of documents deleted by one request.
 const PAGE: u64 = 1_000;
-/// When a set is refreshed that is refreshed on request: after every test.
+/// The refresh interval of a set that is refreshed on request: longer than any test lasts.
 const REFRESHED_AFTER: Duration = Duration::from_secs(24 * 3_600);
 /// How long one request about a set may take.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -98,7 +98,10 @@ async fn a_member_that_lacks_what_no_log_has_any_more_receives_the_state() {
     let other = (1..=3).find(|number| *number != leader && *number != away).expect("a third");
     group.stop(other).await;
     acknowledged.extend(create(&group, &named("with-it", 50)).await);
-    has_all(&group.settled().await, &acknowledged);
+    let found = group.settled().await;
+    has_all(&found, &acknowledged);
+    let submitted = ["before-", "meanwhile-", "as-it-receives-", "with-it-"];
+    assert!(found.iter().all(|found| submitted.iter().any(|name| found.job.id.as_str().starts_with(name))));
 }
 
 #[tokio::test(flavor = "multi_thread")]

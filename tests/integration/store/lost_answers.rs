@@ -81,7 +81,7 @@ async fn of_many_creates_of_one_id_behind_a_bad_network_one_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "every night: as long as for the writer of a job"]
+#[ignore = "every night: the writer of a job runs"]
 async fn a_lone_writer_of_a_record_sees_no_conflict_behind_a_bad_network() {
     let (store, proxy, _set) = &behind(vec![Fault::Swallow, Fault::Delay(DELAY), Fault::Reset, Fault::Cut]).await;
 

@@ -377,7 +377,7 @@ async fn on_three_nodes_an_index_is_split_over_them_and_shrunk_when_its_shards_h
 
 on_servers!(std::future::ready;
     writes_wait_and_versions_stay_while_an_index_is_split_and_shrunk,
-    [every_night] a_split_goes_on_or_is_taken_back_wherever_it_ended,
+    [every_night_on_opensearch] a_split_goes_on_or_is_taken_back_wherever_it_ended,
     [every_night] a_shrinking_goes_on_or_is_taken_back_wherever_it_ended,
     [every_night] a_change_that_is_out_of_time_is_taken_back_wherever_that_ends,
     [every_night] two_changes_at_once_do_no_harm,

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a move is interrupted at least: it has more requests than that.
 pub(super) const REQUESTS_OF_A_MOVE: u32 = 4;
 
-/// The numbers of requests after which a process dies, from the first on, until all of them are enough.
+/// The numbers of requests after which a process dies: none, one and so on, until it has all that it needs.
 #[derive(Debug, Default)]
 pub(super) struct Deaths {
     next: u64,
@@ -62,7 +62,8 @@ impl Site {
     pub(super) async fn move_until(&self, requests: u64, hours: u32) -> bool {
         self.refresh().await;
         let step = self.mortal.archive(self.now.plus(hours * HOUR), STEP);
-        let survived = until_it_dies(&self.proxy, requests, step).await.is_some_and(|step| step.is_ok());
+        let moved = until_it_dies(&self.proxy, requests, step).await;
+        let survived = moved.is_some_and(|step| step.is_ok_and(|archived| archived.obstacle.is_none()));
         self.proxy.allow(None);
         survived
     }

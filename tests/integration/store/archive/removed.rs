@@ -101,6 +101,7 @@ async fn a_job_whose_move_was_interrupted_for_months_is_there_once(site: Site) {
         site.counts(jobs.len() as u64).await;
         assert!(site.whole().await.values().all(is_moved));
     }
+    assert!(deaths.interrupted >= REQUESTS_OF_A_MOVE, "{deaths:?}");
     assert_eq!((site.documents("jobs").await, site.documents("archive-*").await), (0, jobs.len() as u64));
 }
 
