@@ -143,7 +143,8 @@ async fn every_transition_is_there_once(site: Site) {
         "ecs": { "version": "8.17.0" },
         "message": format!("job {job} of the queue q: completed by w"),
         "event": {
-            "id": format!("3/{job}"), "kind": "event", "category": ["process"], "type": ["end"],
+            "id": format!("3/{}/{job}", site.clock.now().as_millis()),
+            "kind": "event", "category": ["process"], "type": ["end"],
             "module": "leasehold", "dataset": "leasehold.audit", "action": "job-completed", "outcome": "success",
             "sequence": 3,
         },
