@@ -25,8 +25,8 @@ pub(super) struct Restart {
     program: PathBuf,
     is_wanted: Arc<AtomicBool>,
     stop: StopHandle,
-    /// Held while it is told why the program starts again.
-    telling: Arc<Mutex<()>>,
+    /// Held until the reason of a restart is logged.
+    logging: Arc<Mutex<()>>,
 }
 
 impl Restart {
@@ -34,7 +34,7 @@ impl Restart {
     pub(super) fn prepare(stop: StopHandle) -> Result<Self, Failure> {
         let program =
             std::env::current_exe().map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
-        Ok(Self { program, is_wanted: Arc::default(), stop, telling: Arc::default() })
+        Ok(Self { program, is_wanted: Arc::default(), stop, logging: Arc::default() })
     }
 
     /// Returns the path of this program.
@@ -47,14 +47,14 @@ impl Restart {
         self.is_wanted.load(Ordering::Relaxed)
     }
 
-    /// Has the program start again once the running jobs have ended, and tells why. By then no job is taken any more,
-    /// and the program has not started again yet.
-    fn request(&self, tell: impl FnOnce()) {
-        let _untold = self.telling.lock();
+    /// Has the program start again once the running jobs have ended, and logs the reason: after the worker has stopped
+    /// taking jobs, and before the program starts again.
+    fn request(&self, log: impl FnOnce()) {
+        let _logging = self.logging.lock();
         self.is_wanted.store(true, Ordering::Relaxed);
         readiness::restarting();
         self.stop.request(Stop::Drain);
-        tell();
+        log();
     }
 
     /// Restarts at SIGHUP. A worker in a terminal stops instead, since the terminal is gone.
@@ -100,7 +100,7 @@ impl Restart {
 
     /// Starts the program again in this process, with the same arguments. Returns only when that fails.
     pub(super) fn exec(&self) -> Failure {
-        let _told = self.telling.lock();
+        let _logged = self.logging.lock();
         let error = Command::new(&self.program).args(std::env::args_os().skip(1)).exec();
         Failure::Failed(format!("cannot start {} again: {error}", self.program.display()))
     }

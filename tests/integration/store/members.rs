@@ -230,16 +230,18 @@ pub(super) async fn create(group: &Group, jobs: &[Arc<Job>]) -> Vec<JobId> {
 /// whether a job was created; a leader that goes on takes them all.
 async fn create_each(group: &Group, mut jobs: Vec<Arc<Job>>) -> Vec<JobId> {
     let ids = jobs.iter().map(|job| job.id.clone()).collect();
-    for attempt in 0..MANY {
+    let mut is_repeated = false;
+    for _ in 0..MANY {
         let leader = group.leader().await;
-        let term = group.standing(leader).term;
+        let Standing { leads: true, term, .. } = group.standing(leader) else { continue };
         let answers = group.store(leader).write(creates(&jobs)).await;
         let is_there = |answer: &WriteResult| match answer {
-            Err(WriteError::Conflict(_)) => attempt > 0,
+            Err(WriteError::Conflict(_)) => is_repeated,
             answer => answer.is_ok(),
         };
         let mut are_there = answers.iter().map(is_there);
         jobs.retain(|_| are_there.next() == Some(false));
+        is_repeated = true;
         if jobs.is_empty() {
             return ids;
         }
