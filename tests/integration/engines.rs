@@ -16,6 +16,36 @@ use crate::store::elasticsearch::{connect, patient};
 /// How long searches of a model lag, as those of a server do that refreshes by itself.
 const LAG: Duration = Duration::from_secs(1);
 
+/// Makes tests of cases on the embedded store and on Elasticsearch. Each case gets what `$site` makes of the engine. One
+/// that takes long on Elasticsearch is marked `[every_night_on_elasticsearch]`: the embedded store is enough for every
+/// change.
+macro_rules! on_both_engines {
+    (|$engine:ident| $site:expr; $($([$when:ident])? $case:ident),* $(,)?) => {
+        mod embedded {
+            $($crate::engines::on_both_engines!(@embedded $case, $engine, $site);)*
+        }
+        mod elasticsearch {
+            $($crate::engines::on_both_engines!(@elasticsearch $([$when])? $case, $engine, $site);)*
+        }
+    };
+    (@elasticsearch [every_night_on_elasticsearch] $case:ident, $engine:ident, $site:expr) => {
+        #[tokio::test(flavor = "multi_thread")]
+        #[ignore = "every night: the embedded store runs"]
+        async fn $case() {
+            let $engine = $crate::engines::elasticsearch().await;
+            super::$case($site).await;
+        }
+    };
+    (@$name:ident $case:ident, $engine:ident, $site:expr) => {
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $case() {
+            let $engine = $crate::engines::$name().await;
+            super::$case($site).await;
+        }
+    };
+}
+pub(crate) use on_both_engines;
+
 /// A store and what it stands on, which ends when this is dropped.
 #[async_trait]
 pub(crate) trait Engine: Send + Sync {

@@ -181,19 +181,8 @@ async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 }
 
 macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(super::engines::embedded().await, super::config()).await).await;
-            })*
-        }
-        mod elasticsearch {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(super::engines::elasticsearch().await, super::config()).await).await;
-            })*
-        }
+    ($($cases:tt)*) => {
+        $crate::engines::on_both_engines! { |engine| super::Site::on(engine, super::config()).await; $($cases)* }
     };
 }
 

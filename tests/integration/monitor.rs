@@ -157,19 +157,8 @@ fn by_monitor(events: &[EventName]) -> Vec<(EventName, String)> {
 }
 
 macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case($crate::monitor::Site::on($crate::engines::embedded().await).await).await;
-            })*
-        }
-        mod elasticsearch {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case($crate::monitor::Site::on($crate::engines::elasticsearch().await).await).await;
-            })*
-        }
+    ($($cases:tt)*) => {
+        $crate::engines::on_both_engines! { |engine| $crate::monitor::Site::on(engine).await; $($cases)* }
     };
 }
 pub(crate) use cases;

@@ -153,19 +153,8 @@ fn all_for(receiver: &Receiver) -> NewSubscription {
 }
 
 macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(crate::engines::embedded().await)).await;
-            })*
-        }
-        mod elasticsearch {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(crate::engines::elasticsearch().await)).await;
-            })*
-        }
+    ($($cases:tt)*) => {
+        $crate::engines::on_both_engines! { |engine| super::Site::on(engine); $($cases)* }
     };
 }
 

@@ -2,19 +2,8 @@
 //! test's own.
 
 macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(crate::engines::embedded().await)).await;
-            })*
-        }
-        mod elasticsearch {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(crate::engines::elasticsearch().await)).await;
-            })*
-        }
+    ($($cases:tt)*) => {
+        $crate::engines::on_both_engines! { |engine| super::Site::on(engine); $($cases)* }
     };
 }
 
@@ -246,7 +235,7 @@ cases! {
     a_schedule_whose_calls_are_refused_again_and_again_is_paused,
     after_two_hours_of_downtime_what_is_within_its_margin_runs_and_the_rest_is_missed,
     a_pause_a_change_and_a_removal_hold_once_they_are_acknowledged,
-    overlaps_are_judged_by_the_rule,
+    [every_night_on_elasticsearch] overlaps_are_judged_by_the_rule,
     two_schedulers_make_one_trigger_for_each_due_time,
     a_schedule_that_cannot_be_read_any_more_is_paused,
     a_schedule_is_stored_once_and_written_over_only_where_that_is_meant,

@@ -6,8 +6,8 @@ use leasehold::manager::{Fairness, JobOrder, QueueChange};
 use super::*;
 
 cases! {
-    ten_jobs_behind_thousands_of_another_owner_are_among_the_next_two_rounds,
-    ten_jobs_after_a_flood_that_takes_turns_already_are_among_the_next_two_rounds,
+    [every_night_on_elasticsearch] ten_jobs_behind_thousands_of_another_owner_are_among_the_next_two_rounds,
+    [every_night_on_elasticsearch] ten_jobs_after_a_flood_that_takes_turns_already_are_among_the_next_two_rounds,
     without_fairness_the_owner_of_a_job_does_not_matter,
     owners_get_jobs_by_their_weights,
     a_job_that_waits_for_its_turn_says_so,

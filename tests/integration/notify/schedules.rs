@@ -141,28 +141,17 @@ fn calling(receiver: &Receiver) -> Value {
 }
 
 macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(crate::engines::embedded().await).await).await;
-            })*
-        }
-        mod elasticsearch {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::Site::on(crate::engines::elasticsearch().await).await).await;
-            })*
-        }
+    ($($cases:tt)*) => {
+        $crate::engines::on_both_engines! { |engine| super::Site::on(engine).await; $($cases)* }
     };
 }
 
 cases! {
     what_a_downtime_has_missed_is_told_of_once_and_then_that_it_is_over,
     what_nobody_has_subscribed_to_is_written_into_no_outbox,
-    a_schedule_tells_whom_it_names_itself_that_it_is_failing_and_that_it_has_recovered,
+    [every_night_on_elasticsearch] a_schedule_tells_whom_it_names_itself_that_it_is_failing_and_that_it_has_recovered,
     a_call_that_is_given_up_again_and_again_is_failing_too,
-    an_alert_names_the_schedule_that_is_paused_and_ends_when_it_is_resumed,
+    [every_night_on_elasticsearch] an_alert_names_the_schedule_that_is_paused_and_ends_when_it_is_resumed,
     a_schedule_that_cannot_be_read_any_more_tells_of_its_pause,
     a_target_that_may_not_be_called_is_refused_with_the_schedule,
 }

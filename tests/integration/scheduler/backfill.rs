@@ -24,12 +24,12 @@ use crate::notify::receiver::{Delivered, Receiver};
 
 cases! {
     due_times_from_before_a_schedule_are_run_once_and_so_many_at_once_as_is_wanted,
-    a_call_that_failed_is_made_again_by_another_backfill_and_one_that_was_refused_is_not,
-    what_was_performed_when_it_was_due_is_not_run_again,
+    [every_night_on_elasticsearch] a_call_that_failed_is_made_again_by_another_backfill_and_one_that_was_refused_is_not,
+    [every_night_on_elasticsearch] what_was_performed_when_it_was_due_is_not_run_again,
     what_is_known_to_be_performed_from_its_schedule_alone_is_not_run_again,
-    a_backfill_goes_on_wherever_its_process_ended,
+    [every_night_on_elasticsearch] a_backfill_goes_on_wherever_its_process_ended,
     a_pause_lets_a_backfill_go_on_and_a_change_or_a_removal_stops_it,
-    a_backfill_that_is_cancelled_makes_no_more,
+    [every_night_on_elasticsearch] a_backfill_that_is_cancelled_makes_no_more,
     what_the_loader_has_not_come_to_is_left_to_it,
     the_same_backfill_is_found_while_it_is_under_way,
 }

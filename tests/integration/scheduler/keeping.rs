@@ -13,7 +13,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 cases! {
-    the_outcomes_of_the_last_ten_outlive_their_triggers,
+    [every_night_on_elasticsearch] the_outcomes_of_the_last_ten_outlive_their_triggers,
 }
 
 /// Removes the triggers that ended a day ago or earlier, as the monitor does.

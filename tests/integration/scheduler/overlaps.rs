@@ -6,8 +6,8 @@ use super::keeping::{DAY, remove_triggers};
 use super::*;
 
 cases! {
-    a_job_is_overlapped_no_sooner_because_the_triggers_before_are_gone,
-    a_job_is_overlapped_no_sooner_after_a_long_row_of_missed_triggers,
+    [every_night_on_elasticsearch] a_job_is_overlapped_no_sooner_because_the_triggers_before_are_gone,
+    [every_night_on_elasticsearch] a_job_is_overlapped_no_sooner_after_a_long_row_of_missed_triggers,
 }
 
 fn skipping(period: &Value, margin: Duration) -> Value {
