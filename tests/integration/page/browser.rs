@@ -1,94 +1,67 @@
 //! A real browser without a window, driven as a person would: it looks, clicks and types.
 
-use std::io::{BufRead as _, BufReader};
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use fantoccini::elements::Element;
+use fantoccini::error::CmdError;
 use fantoccini::key::Key;
 use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 use crate::program::DEADLINE;
+use crate::servers;
 
 /// The pause between two looks at a page.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(100);
 
-/// `chromedriver`, and the browsers that it has started. All of them end when it is dropped.
-struct Driver(Child);
+/// How wide and how high a window is.
+type Size = (u32, u32);
 
-impl Driver {
-    /// Starts it on a free port; `None` where there is no Chromium.
-    fn start() -> Option<(Self, String)> {
-        let spawned = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn();
-        let mut child = match spawned {
-            Ok(child) => child,
-            Err(missing) if std::env::var_os("CI").is_none() => {
-                eprintln!("the page was not tried: chromedriver, which comes with Chromium: {missing}");
-                return None;
-            }
-            Err(missing) => panic!("chromedriver: {missing}"),
-        };
-        let said = BufReader::new(child.stdout.take().expect("its output"));
-        let driver = Self(child);
-        let port = said.lines().map_while(Result::ok).find_map(|line| {
-            let (_, port) = line.split_once("started successfully on port ")?;
-            port.trim_end_matches('.').parse::<u16>().ok()
-        });
-        let port = port.expect("chromedriver says its port");
-        Some((driver, format!("http://127.0.0.1:{port}")))
-    }
-}
+/// Browsers that no test has. Starting one takes seconds of processor time.
+static IDLE: Mutex<Vec<(Size, Client)>> = Mutex::new(Vec::new());
 
-impl Drop for Driver {
-    fn drop(&mut self) {
-        if let Ok(group) = i32::try_from(self.0.id()) {
-            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
-        }
-        let _ = self.0.wait();
-    }
-}
+/// Where the connections to browsers are served, which outlast the test that made them.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
 
-/// A browser on the page of a server.
+/// A browser on the page of a server, which nobody else has until this is dropped.
 pub(super) struct Browser {
     client: Client,
+    size: Size,
     base: String,
-    _driver: Driver,
+}
+
+impl Drop for Browser {
+    /// Leaves it to the next test; that of a test that has failed is ended.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let (size, client) = (self.size, self.client.clone());
+        RUNTIME.spawn(async move {
+            // A page goes on asking its server.
+            if client.goto("about:blank").await.is_ok() {
+                IDLE.lock().push((size, client));
+            }
+        });
+    }
 }
 
 impl Browser {
     /// Opens a window of this size on the page of a server; `None` where there is no Chromium.
-    pub(super) async fn open(base: &str, (width, height): (u32, u32)) -> Option<Self> {
-        let (driver, at) = Driver::start()?;
-        let arguments = [
-            "--headless=new".to_owned(),
-            "--no-sandbox".to_owned(),
-            "--disable-dev-shm-usage".to_owned(),
-            "--disable-gpu".to_owned(),
-            "--no-first-run".to_owned(),
-            "--force-color-profile=srgb".to_owned(),
-            format!("--window-size={width},{height}"),
-        ];
-        let options = json!({"args": arguments});
-        let Value::Object(wanted) = json!({"goog:chromeOptions": options}) else { unreachable!("an object") };
-        let client = ClientBuilder::new(HttpConnector::new())
-            .capabilities(wanted)
-            .connect(&at)
-            .await
-            .expect("the browser starts");
-        client.set_window_size(width, height).await.expect("a size");
-        Some(Self { client, base: base.to_owned(), _driver: driver })
+    pub(super) async fn open(base: &str, size: Size) -> Option<Self> {
+        let driver = servers::chromedriver().await?;
+        while let Some(client) = idle(size) {
+            if is_as_new(&client, base).await.is_ok_and(|is_as_new| is_as_new) {
+                return Some(Self { client, size, base: base.to_owned() });
+            }
+        }
+        let client = RUNTIME.spawn(start(driver, size)).await.expect("no panic");
+        Some(Self { client, size, base: base.to_owned() })
     }
 
     pub(super) async fn go(&self, path: &str) {
@@ -215,4 +188,42 @@ impl Browser {
         let picture = self.client.screenshot().await.expect("a picture");
         std::fs::write(file, picture).expect("it can be written");
     }
+}
+
+fn idle(size: Size) -> Option<Client> {
+    let mut idle = IDLE.lock();
+    let at = idle.iter().position(|(has, _)| *has == size)?;
+    Some(idle.swap_remove(at).1)
+}
+
+/// Whether a used browser has been made as a new one for this server: with one window, no cookies, and nothing stored.
+async fn is_as_new(client: &Client, base: &str) -> Result<bool, CmdError> {
+    // There is rarely one to dismiss.
+    let _ = client.dismiss_alert().await;
+    if client.windows().await?.len() != 1 {
+        return Ok(false);
+    }
+    // What is stored belongs to the address, and cookies to the host.
+    client.goto(&format!("{base}/openapi.json")).await?;
+    client.execute("localStorage.clear(); sessionStorage.clear()", vec![]).await?;
+    client.delete_all_cookies().await?;
+    Ok(true)
+}
+
+async fn start(driver: &str, (width, height): Size) -> Client {
+    let arguments = [
+        "--headless=new".to_owned(),
+        "--no-sandbox".to_owned(),
+        "--disable-dev-shm-usage".to_owned(),
+        "--disable-gpu".to_owned(),
+        "--no-first-run".to_owned(),
+        "--force-color-profile=srgb".to_owned(),
+        format!("--window-size={width},{height}"),
+    ];
+    let options = json!({"args": arguments});
+    let Value::Object(wanted) = json!({"goog:chromeOptions": options}) else { unreachable!("an object") };
+    let mut builder = ClientBuilder::new(HttpConnector::new());
+    let client = builder.capabilities(wanted).connect(driver).await.expect("the browser starts");
+    client.set_window_size(width, height).await.expect("a size");
+    client
 }

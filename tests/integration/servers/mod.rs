@@ -16,6 +16,7 @@
 //!
 //! The version of Elasticsearch is the one that `docker-compose.yml` names.
 
+mod chromedriver;
 mod cluster;
 mod docker;
 mod index_sets;
@@ -34,6 +35,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::OnceCell;
 
+pub(crate) use chromedriver::chromedriver;
 pub(crate) use cluster::Cluster;
 pub(crate) use index_sets::{IndexSet, Refreshed};
 pub(crate) use nodejs::nodejs;

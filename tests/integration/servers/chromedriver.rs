@@ -1,0 +1,46 @@
+//! The process that drives browsers without a window, one for all tests.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio::sync::OnceCell;
+
+use super::ports;
+use super::watchdog::{Folder, Watched};
+
+const START_DEADLINE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+static RUNNING: OnceCell<(String, Watched)> = OnceCell::const_new();
+
+/// Returns its address; `None` where there is no Chromium, and no CI that would have to have one. Started at the first
+/// call, it ends with the test process, and so do the browsers that it has started.
+///
+/// # Panics
+/// When it does not come up; it says why.
+pub(crate) async fn chromedriver() -> Option<&'static str> {
+    let asked = Command::new("chromedriver").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if let Err(missing) = asked {
+        assert!(std::env::var_os("CI").is_none(), "chromedriver: {missing}");
+        eprintln!("the page was not tried: chromedriver, which comes with Chromium: {missing}");
+        return None;
+    }
+    Some(&RUNNING.get_or_init(start).await.0)
+}
+
+async fn start() -> (String, Watched) {
+    let folder = Folder::create("chromedriver").expect("a folder");
+    let server = folder.server();
+    let port = ports::free();
+    let mut command = Command::new("chromedriver");
+    // What a browser leaves behind is removed with the folder.
+    command.arg(format!("--port={port}")).env("HOME", &server).env("TMPDIR", &server);
+    let watched = Watched::start(folder, &command).expect("it starts");
+    let (url, http, deadline) =
+        (format!("http://127.0.0.1:{port}"), reqwest::Client::new(), Instant::now() + START_DEADLINE);
+    while !http.get(format!("{url}/status")).send().await.is_ok_and(|answer| answer.status().is_success()) {
+        assert!(Instant::now() < deadline && watched.exited().is_none(), "no chromedriver: {}", watched.log_tail());
+        tokio::time::sleep(POLL).await;
+    }
+    (url, watched)
+}
