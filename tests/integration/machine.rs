@@ -22,7 +22,7 @@ const BOUND: Duration = Duration::from_secs(900);
 /// The environment variable by which the nightly script lets tests take longer.
 const BOUND_SECONDS: &str = "LEASEHOLD_TEST_BOUND_SECONDS";
 /// How long a test repeats what it repeats, times [`EFFORT`].
-const REPEATS: Duration = Duration::from_secs(10);
+const REPEATS: Duration = Duration::from_secs(5);
 /// The environment variable by which the nightly script makes tests repeat for longer.
 const EFFORT: &str = "LEASEHOLD_TEST_EFFORT";
 /// The exit status of a test process of which a test has failed.

@@ -242,7 +242,7 @@ impl Known {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
     fn no_more_jobs_run_than_the_limit_lets_however_managers_interleave(

@@ -32,8 +32,8 @@ mod schedules;
 use history::History;
 
 /// How many histories are made up, of how many writes each. The nightly script asks for more.
-const SEEDS: u64 = 4;
-const WRITES: u64 = 10_000;
+const SEEDS: u64 = 2;
+const WRITES: u64 = 6_000;
 const WRITES_IN_A_BATCH: usize = 50;
 /// So many that a job is hardly ever created twice while it is there, and often after it was removed.
 const IDS: u32 = 1_000;

@@ -38,7 +38,7 @@ fn available(queues: &[u8], run_at_most: Option<i64>) -> Filter {
 
 proptest! {
     // A case makes up to forty whole jobs.
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 8, ..ProptestConfig::default() })]
 
     #[test]
     fn dispatch_goes_by_the_dispatch_key(

@@ -9,7 +9,7 @@ use crate::job::{Change, LeaseProof};
 use crate::schedule::{Course, Schedule};
 
 /// How often the database is written. The nightly script asks for more.
-const FLUSHES: u64 = 24;
+const FLUSHES: u64 = 16;
 /// How many jobs are created, claimed, ended and removed in a round, each time in a batch.
 const JOBS: usize = 25;
 /// How many schedules there are, each of which fires in every round.
@@ -18,7 +18,7 @@ const SCHEDULES: usize = 20;
 const KEPT: usize = 400;
 
 /// How many times in all the database is brought to rest.
-const RESTS: u64 = 6;
+const RESTS: u64 = 4;
 /// From which rest on nothing may grow: between two of them all jobs have come and gone, which the test checks.
 const FULL_AT_REST: u64 = 2;
 

@@ -10,7 +10,7 @@ use super::platter::{Part, Sync};
 use super::*;
 
 /// How many histories are made up. The nightly script asks for more.
-const SEEDS: u64 = 25;
+const SEEDS: u64 = 12;
 /// Of so many histories some must come to each end.
 const SEEDS_FOR_ALL_ENDS: u64 = 100;
 /// How many times the power fails in each at most, and how many batches are written while the disk does not change its
@@ -36,7 +36,7 @@ fn what_the_log_has_not_is_lost_only_where_nothing_has_recorded_it() {
         liar.commit(batches);
         (liar, before)
     };
-    for batches in [1, 2, 5, 11] {
+    for batches in [1, 5, 11] {
         let (mut liar, before) = unrecorded(batches);
         assert_eq!(liar.fail_power(Lies::new()).at(), before);
         // The numbers that were lost are given out again.
@@ -133,7 +133,7 @@ fn entries_that_came_while_a_flush_was_written_are_not_removed_with_the_others()
 
 #[test]
 fn segments_that_are_still_there_after_they_were_removed_do_no_harm() {
-    for removals in [0, 30, 60, 90] {
+    for removals in [0, 45, 90] {
         let mut liar = Liar::honest(0);
         liar.removals = removals;
         liar.commit(20);
