@@ -25,7 +25,7 @@ use super::site::{ONE_CLOCK, Site, Trouble};
 const SECONDS: &str = "LEASEHOLD_CHAOS_SECONDS";
 /// Set where the store has nodes of its own, which can be killed.
 const NODES: &str = "LEASEHOLD_CHAOS_NODES";
-const SHORT: Duration = Duration::from_secs(8);
+const SHORT: Duration = Duration::from_secs(5);
 
 const SUBMITTERS: usize = 3;
 const WORKERS: usize = 8;

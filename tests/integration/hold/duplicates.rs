@@ -33,7 +33,7 @@ use crate::servers::{self, IndexSet};
 
 /// The number of jobs.
 const JOBS: &str = "LEASEHOLD_DUPLICATES_JOBS";
-const FEW: usize = 500;
+const FEW: usize = 250;
 const FEWER: usize = 200;
 /// So many claims there are at least, so that troubles find them at everything.
 const CLAIMS: usize = 250;

@@ -128,10 +128,12 @@ pub(super) async fn work(number: usize, urls: Arc<Vec<String>>, is_over: Arc<Ato
         let name = format!("w{number}-{lives}");
         let url = &urls[at % urls.len()];
         let claim = json!({
-            "worker_id": name, "queues": ["q", "narrow", "paced", "unique"], "wait_ms": 500, "lease_ms": LEASE.as_millis() as u64,
+            "worker_id": name, "queues": ["q", "narrow", "paced", "unique"], "wait_ms": 1_000, "lease_ms": LEASE.as_millis() as u64,
         });
         let Some(answer) = post(&http, url, "/v1/claims", &claim).await else {
             at += 1;
+            // Not without end at servers that are being started again.
+            tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
         for job in answer["jobs"].as_array().expect("jobs") {

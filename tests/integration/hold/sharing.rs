@@ -25,7 +25,7 @@ const OPTIONS: [&str; 6] = [
 ];
 
 /// How many jobs of no urgency wait at each manager, and in how many calls they are submitted.
-const BACKLOG: usize = 2_000;
+const BACKLOG: usize = 1_000;
 const CALLS: usize = 10;
 
 /// How many jobs the worker takes at once, and for how long it works on them.

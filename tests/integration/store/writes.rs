@@ -207,7 +207,7 @@ async fn the_winner_is_stored(engine: &impl Engine, rivals: &[Arc<Job>], answers
 }
 
 pub(crate) async fn many_writers_at_once_lose_no_update(engine: &impl Engine) {
-    const WRITERS: u32 = 24;
+    const WRITERS: u32 = 12;
     const ROUNDS: u32 = 4;
     /// Each attempt that fails means that another writer got on, so no writer loses more often than all others win.
     const ATTEMPTS: u32 = WRITERS * ROUNDS;

@@ -72,7 +72,7 @@ async fn lines_are_stored_and_answered_while_more_are_to_come() {
 
 #[tokio::test]
 async fn any_number_of_lines_is_answered_in_order_and_as_one_text_unless_lines_are_asked_for() {
-    const LINES: usize = 12_345;
+    const LINES: usize = 4_321;
     let server = Server::start().await;
     let wrong = |number: usize| number.is_multiple_of(1_000);
     let text = move |number: usize| if wrong(number) { "{\"id\": 7}\n".to_owned() } else { plain(number) };
