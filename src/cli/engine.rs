@@ -38,7 +38,7 @@ impl StoreKind {
 }
 
 /// The store's settings on the command line.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(super) struct StoreArgs {
     /// Where jobs are stored [default: embedded]
     #[arg(long, value_enum)]

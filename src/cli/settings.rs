@@ -233,6 +233,7 @@ fn resource(text: &str) -> Result<(String, u64), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::engine::elasticsearch_options;
 
     #[test]
     fn a_misspelt_key_is_refused_and_named() {
@@ -257,6 +258,21 @@ mod tests {
         let settings = Settings::parse(text).expect("good settings");
         assert_eq!(settings.worker.lease.map(|lease| lease.0.as_secs()), Some(300));
         assert_eq!(settings.client.server, Some(vec!["http://b".to_owned()]));
+    }
+
+    #[test]
+    fn the_query_time_of_the_flags_is_that_of_either_store() {
+        for store in [StoreKind::Embedded, StoreKind::Elasticsearch] {
+            let query_time = Some(Duration::from_millis(300));
+            let flags = StoreArgs { store: Some(store), query_time, ..StoreArgs::default() };
+            let found = match Settings::default().engine(flags).expect("good settings") {
+                EngineSettings::Embedded { query_time, .. } => query_time,
+                EngineSettings::Elasticsearch(settings) => {
+                    Some(elasticsearch_options(settings).expect("good options").query_time)
+                }
+            };
+            assert_eq!(found, query_time, "{store:?}");
+        }
     }
 
     #[test]

@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// Asserts that no flipped bit in any file loses a frame silently.
-/// Flips some of the bits of each byte, each on its own.
+/// Asserts that no flipped bit in any file loses a frame silently: of each byte some are tried, each on its own.
 fn assert_flips_are_found(folder: &Path, expected: &Expected, written: &Frames) {
     for path in files(folder) {
         let bytes = content(&path);
