@@ -176,7 +176,7 @@ async fn embedded_a_query_may_take_as_long_as_the_setting_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "every night: a query that takes long; `store::slow` has one"]
+#[ignore = "every night: a query that takes long; the embedded server runs, and `store::slow` on Elasticsearch"]
 async fn elasticsearch_a_query_may_take_as_long_as_the_setting_says() {
     let engine = Engine::elasticsearch().await;
     a_query_may_take_as_long_as_the_setting_says(engine).await;

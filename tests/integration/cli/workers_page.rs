@@ -78,7 +78,7 @@ fn keeps_all_the_rules(language: &str, program: &Path, arguments: &[&str]) {
     assert_eq!(bed.job(&taken)["state"], "available", "it was not ended by the one that had lost it");
 
     // The end of the worker is that of its job.
-    let last = greet(&bed, "{\"name\": \"and goodbye\", \"seconds\": 0.5}");
+    let last = greet(&bed, "{\"name\": \"and goodbye\", \"seconds\": 3}");
     until("its work has begun", || bed.run(&["logs", &last]).stdout().contains("goodbye"));
     worker.signal(Signal::SIGTERM);
     worker.end().expect(0);

@@ -35,8 +35,8 @@ use crate::servers::{self, IndexSet};
 const JOBS: &str = "LEASEHOLD_DUPLICATES_JOBS";
 const FEW: usize = 250;
 const FEWER: usize = 200;
-/// So many claims there are at least, so that troubles find them at everything.
-const CLAIMS: usize = 250;
+/// About so many claims there are at least, so that troubles find them at everything.
+const CLAIMS: usize = 125;
 /// The most jobs in a claim, and in a submission.
 const LARGEST_CLAIM: usize = 50;
 const SUBMITTED: usize = 5_000;
@@ -119,8 +119,8 @@ async fn withstand(service: &mut impl Service, crew: &mut Crew, seed: u64) {
             break;
         }
         tokio::time::sleep(Duration::from_millis(random.random_range(QUIET_MS))).await;
-        let any = HITS.choose(&mut random);
-        let hit = *if left == 0 { missing } else { any }.expect("there are some");
+        // Each of them once before any is made again, so that it finds jobs.
+        let hit = *missing.or_else(|| HITS.choose(&mut random)).expect("there are some");
         let (victim, lasts) = (random.random_range(0..usize::MAX), random.random_range(LASTS_MS));
         let lasts = Duration::from_millis(lasts);
         match hit {

@@ -208,7 +208,7 @@ async fn inherit(site: &Site, name: &str, owners: &Owners, completed: &Mutex<usi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "every night: the embedded server runs, and `monitor::leading` on Elasticsearch"]
+#[ignore = "every night: the embedded server runs, and `hold::chaos` on Elasticsearch"]
 async fn five_hundred_jobs_outlive_their_workers_and_the_leading_monitor_on_elasticsearch() {
     let _share = machine::with_others();
     jobs_outlive_their_workers(Site::with_monitors().await, async |site| {

@@ -38,7 +38,7 @@ async fn members_call_at_every_due_time_over_kills_and_have_one_trigger_for_each
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "every night: the embedded server runs"]
+#[ignore = "every night: the embedded server runs, and `simulation::schedules` over a store that several share"]
 async fn a_server_on_elasticsearch_calls_at_every_due_time_over_kills_and_has_one_trigger_for_each() {
     let _share = machine::with_others();
     every_due_time_is_called_over_kills(Site::elasticsearch(&OPTIONS).await).await;

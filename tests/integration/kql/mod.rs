@@ -33,7 +33,7 @@ use crate::servers::{self, IndexSet, SearchServer};
 use crate::store::elasticsearch::patient;
 
 /// How many jobs, or schedules, are asked.
-const ASKED: usize = 1_000;
+const ASKED: usize = 500;
 /// How many go in one write.
 const BATCH: usize = 250;
 /// The fewest queries that are made up, also by a machine that answers one in seconds: a share of them is told.

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use fantoccini::elements::Element;
-use fantoccini::error::CmdError;
+use fantoccini::error::{CmdError, NewSessionError};
 use fantoccini::key::Key;
 use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -24,6 +24,9 @@ type Size = (u32, u32);
 
 /// Browsers that no test has. Starting one takes seconds of processor time.
 static IDLE: Mutex<Vec<(Size, Client)>> = Mutex::new(Vec::new());
+
+/// As many are kept: each takes some hundred MiB.
+const MOST_IDLE: usize = 3;
 
 /// Where the connections to browsers are served, which outlast the test that made them.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
@@ -45,7 +48,10 @@ impl Drop for Browser {
         RUNTIME.spawn(async move {
             // A page goes on asking its server.
             if client.goto("about:blank").await.is_ok() {
-                IDLE.lock().push((size, client));
+                let mut idle = IDLE.lock();
+                if idle.len() < MOST_IDLE {
+                    idle.push((size, client));
+                }
             }
         });
     }
@@ -60,7 +66,7 @@ impl Browser {
                 return Some(Self { client, size, base: base.to_owned() });
             }
         }
-        let client = RUNTIME.spawn(start(driver, size)).await.expect("no panic");
+        let client = RUNTIME.spawn(start(driver, size)).await.expect("a runtime").expect("the browser starts");
         Some(Self { client, size, base: base.to_owned() })
     }
 
@@ -210,7 +216,7 @@ async fn is_as_new(client: &Client, base: &str) -> Result<bool, CmdError> {
     Ok(true)
 }
 
-async fn start(driver: &str, (width, height): Size) -> Client {
+async fn start(driver: &str, (width, height): Size) -> Result<Client, NewSessionError> {
     let arguments = [
         "--headless=new".to_owned(),
         "--no-sandbox".to_owned(),
@@ -223,7 +229,7 @@ async fn start(driver: &str, (width, height): Size) -> Client {
     let options = json!({"args": arguments});
     let Value::Object(wanted) = json!({"goog:chromeOptions": options}) else { unreachable!("an object") };
     let mut builder = ClientBuilder::new(HttpConnector::new());
-    let client = builder.capabilities(wanted).connect(driver).await.expect("the browser starts");
+    let client = builder.capabilities(wanted).connect(driver).await?;
     client.set_window_size(width, height).await.expect("a size");
-    client
+    Ok(client)
 }

@@ -9,7 +9,10 @@ use super::ports;
 use super::watchdog::{Folder, Watched};
 
 const START_DEADLINE: Duration = Duration::from_secs(60);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(20);
+/// How often it is started again when another process took its port between the choice and the start.
+const START_ATTEMPTS: usize = 3;
 
 static RUNNING: OnceCell<(String, Watched)> = OnceCell::const_new();
 
@@ -29,18 +32,31 @@ pub(crate) async fn chromedriver() -> Option<&'static str> {
 }
 
 async fn start() -> (String, Watched) {
-    let folder = Folder::create("chromedriver").expect("a folder");
-    let server = folder.server();
-    let port = ports::free();
+    let mut failed = String::new();
+    for _ in 0..START_ATTEMPTS {
+        match start_once().await {
+            Ok(started) => return started,
+            Err(why) => failed = why,
+        }
+    }
+    panic!("no chromedriver: {failed}");
+}
+
+async fn start_once() -> Result<(String, Watched), String> {
+    let folder = Folder::create("chromedriver")?;
+    let (server, port) = (folder.server(), ports::free());
     let mut command = Command::new("chromedriver");
     // What a browser leaves behind is removed with the folder.
     command.arg(format!("--port={port}")).env("HOME", &server).env("TMPDIR", &server);
-    let watched = Watched::start(folder, &command).expect("it starts");
+    let watched = Watched::start(folder, &command)?;
     let (url, http, deadline) =
         (format!("http://127.0.0.1:{port}"), reqwest::Client::new(), Instant::now() + START_DEADLINE);
-    while !http.get(format!("{url}/status")).send().await.is_ok_and(|answer| answer.status().is_success()) {
-        assert!(Instant::now() < deadline && watched.exited().is_none(), "no chromedriver: {}", watched.log_tail());
+    while Instant::now() < deadline && watched.exited().is_none() {
+        let asked = http.get(format!("{url}/status")).timeout(ANSWERS_WITHIN).send().await;
+        if asked.is_ok_and(|answer| answer.status().is_success()) {
+            return Ok((url, watched));
+        }
         tokio::time::sleep(POLL).await;
     }
-    (url, watched)
+    Err(watched.log_tail())
 }
