@@ -33,6 +33,7 @@ impl Interference for Stop {
 pub(super) struct Pair {
     pub(super) store: Arc<dyn Store>,
     pub(super) managers: [Manager; 2],
+    pub(super) clock: Arc<ManualClock>,
     stop: Arc<Stop>,
     engine: Box<dyn Engine>,
 }
@@ -44,7 +45,7 @@ impl Pair {
         let stop = Arc::new(Stop { left: AtomicI64::new(-1), gate: Gate::default() });
         let managers = [Interfered::around(Arc::clone(&store), &stop), Arc::clone(&store)]
             .map(|store| Manager::start(store, Arc::clone(&clock) as Arc<dyn Clock>, config()));
-        Self { store, managers, stop, engine }
+        Self { store, managers, clock, stop, engine }
     }
 
     /// Ends the managers, so that another pair can have what the store stands on.
