@@ -29,15 +29,13 @@ macro_rules! on_both_engines {
         }
     };
     (@elasticsearch [every_night_on_elasticsearch] $case:ident, $engine:ident, $site:expr) => {
-        #[tokio::test(flavor = "multi_thread")]
-        #[ignore = "every night: the embedded store runs"]
-        async fn $case() {
-            let $engine = $crate::engines::elasticsearch().await;
-            super::$case($site).await;
-        }
+        $crate::engines::on_both_engines!(
+            @elasticsearch $case, $engine, $site, ignore = "every night: the embedded store runs"
+        );
     };
-    (@$name:ident $case:ident, $engine:ident, $site:expr) => {
+    (@$name:ident $case:ident, $engine:ident, $site:expr $(, $ignored:meta)?) => {
         #[tokio::test(flavor = "multi_thread")]
+        $(#[$ignored])?
         async fn $case() {
             let $engine = $crate::engines::$name().await;
             super::$case($site).await;
