@@ -14,7 +14,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// How often it is started again when another process took its port between the choice and the start.
 const START_ATTEMPTS: usize = 3;
 
-static RUNNING: OnceCell<(String, Watched)> = OnceCell::const_new();
+static RUNNING: OnceCell<Option<(String, Watched)>> = OnceCell::const_new();
 
 /// Returns its address; `None` where there is no Chromium, and no CI that would have to have one. Started at the first
 /// call, it ends with the test process, and so do the browsers that it has started.
@@ -22,20 +22,20 @@ static RUNNING: OnceCell<(String, Watched)> = OnceCell::const_new();
 /// # Panics
 /// When it does not come up; it says why.
 pub(crate) async fn chromedriver() -> Option<&'static str> {
+    RUNNING.get_or_init(start).await.as_ref().map(|(url, _)| url.as_str())
+}
+
+async fn start() -> Option<(String, Watched)> {
     let asked = Command::new("chromedriver").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if let Err(missing) = asked {
         assert!(std::env::var_os("CI").is_none(), "chromedriver: {missing}");
         eprintln!("the page was not tried: chromedriver, which comes with Chromium: {missing}");
         return None;
     }
-    Some(&RUNNING.get_or_init(start).await.0)
-}
-
-async fn start() -> (String, Watched) {
     let mut failed = String::new();
     for _ in 0..START_ATTEMPTS {
         match start_once().await {
-            Ok(started) => return started,
+            Ok(started) => return Some(started),
             Err(why) => failed = why,
         }
     }

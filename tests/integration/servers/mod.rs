@@ -1,4 +1,5 @@
-//! Real servers for the tests: Elasticsearch, OpenSearch, and a cluster of which nodes can be killed.
+//! Real servers for the tests: Elasticsearch, OpenSearch, a cluster of which nodes can be killed, and the process that
+//! drives browsers.
 //!
 //! A test asks with [`elasticsearch`], [`opensearch`] or [`Cluster::start`] and gets one that runs, from the first of
 //! these that there is:
