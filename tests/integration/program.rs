@@ -1,4 +1,7 @@
-//! The program as a process: run to its end with a deadline, or serving until it is killed. Ended when dropped.
+//! The program as a process: run to its end with a deadline, or serving until it is killed. Ended when dropped, and when
+//! the test process ends in any other way ([`reaper`]).
+
+mod reaper;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,6 +16,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::servers::{self, IndexSet};
+
+use reaper::Reaped;
 
 /// Longer than anything here takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -43,27 +48,46 @@ pub(crate) fn run<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterato
 }
 
 /// A running process, killed when dropped.
-pub(crate) struct Started(Option<Child>);
+#[derive(Default)]
+pub(crate) struct Started {
+    /// `None` once it is waited for elsewhere.
+    child: Option<Child>,
+    /// `None` once it has ended.
+    reaped: Option<Reaped>,
+}
 
 impl Started {
     pub(crate) fn of(command: &mut Command) -> Self {
-        Self(Some(command.spawn().expect("the program starts")))
+        Self::new(command.spawn().expect("the program starts"))
     }
 
     /// Writes all of its input.
     pub(crate) fn with_input(command: &mut Command, input: &str) -> Self {
         let mut child = command.stdin(Stdio::piped()).spawn().expect("the program starts");
-        child.stdin.take().expect("an input").write_all(input.as_bytes()).expect("it reads");
-        Self(Some(child))
+        let mut stdin = child.stdin.take().expect("an input");
+        let started = Self::new(child);
+        stdin.write_all(input.as_bytes()).expect("it reads");
+        started
+    }
+
+    fn new(child: Child) -> Self {
+        Self { reaped: Some(Reaped::new(&child)), child: Some(child) }
     }
 
     pub(crate) fn child(&mut self) -> &mut Child {
-        self.0.as_mut().expect("not ended yet")
+        self.child.as_mut().expect("not ended yet")
     }
 
     pub(crate) fn signal(&mut self, signal: Signal) {
         let pid = i32::try_from(self.child().id()).expect("a process id");
         kill(Pid::from_raw(pid), signal).expect("it is there to be signalled");
+    }
+
+    /// Ends it at once, as a crash does.
+    pub(crate) fn kill(&mut self) {
+        self.child().kill().expect("the process can be killed");
+        self.child().wait().expect("the process can be waited for");
+        self.reaped = None;
     }
 
     /// Waits for its end, which must come in time.
@@ -73,7 +97,7 @@ impl Started {
 
     /// Waits for the end of what may take longer than most.
     pub(crate) fn end_within(mut self, deadline: Duration) -> Ended {
-        let child = self.0.take().expect("not ended yet");
+        let child = self.child.take().expect("not ended yet");
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || sender.send(child.wait_with_output()));
@@ -90,7 +114,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
+        if let Some(child) = &mut self.child {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -272,7 +296,7 @@ impl Server {
     /// SIGTERM; waits until the process has ended, and returns its exit status. It can be started again.
     pub(crate) fn stop(&mut self) -> Option<i32> {
         self.signal(Signal::SIGTERM);
-        tokio::task::block_in_place(|| std::mem::replace(&mut self.process, Started(None)).end().code())
+        tokio::task::block_in_place(|| std::mem::take(&mut self.process).end().code())
     }
 
     /// `kill -9`, and the same server again.
@@ -295,8 +319,7 @@ impl Server {
 
     /// Ends the process at once, as a crash does.
     pub(crate) fn kill(&mut self) {
-        self.process.child().kill().expect("the server's process can be killed");
-        self.process.child().wait().expect("the server's process can be waited for");
+        self.process.kill();
     }
 
     /// SIGTERM, and its exit status.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::watchdog::{Folder, Watched};
 use super::{Cluster, elasticsearch, elasticsearch_version, fresh_prefix, opensearch, opensearch_version};
+use crate::program::is_alive;
 
 async fn versions(url: &str) -> Vec<String> {
     let answer = reqwest::get(format!("{url}/_nodes?filter_path=nodes.*.version")).await.expect("an answer");
@@ -80,17 +81,10 @@ fn launcher_and_server(folder: &Folder) -> Command {
     command
 }
 
-fn read_pid(watched: &Watched, name: &str) -> i32 {
+fn read_pid(watched: &Watched, name: &str) -> String {
     let file = watched.folder().join("server").join(name);
     let text = eventually(|| std::fs::read_to_string(&file).ok().filter(|text| text.ends_with('\n')));
-    text.trim().parse().expect("a process id")
-}
-
-/// Whether the process runs: one that has ended and whose parent has not asked how does not.
-fn runs(pid: i32) -> bool {
-    let output = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().expect("ps");
-    let state = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    !(state.is_empty() || state.starts_with('Z'))
+    text.trim().to_owned()
 }
 
 fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
@@ -110,11 +104,11 @@ fn a_server_and_what_it_started_end_when_the_pipe_from_the_test_does() {
     let command = launcher_and_server(&folder);
     let watched = Watched::start(folder, &command).expect("started");
     let pids = [read_pid(&watched, "launcher"), read_pid(&watched, "server")];
-    assert!(pids.into_iter().all(runs));
+    assert!(pids.iter().all(|pid| is_alive(pid)));
     let path = watched.folder().to_owned();
 
     drop(watched);
-    eventually(|| pids.into_iter().all(|pid| !runs(pid)).then_some(()));
+    eventually(|| (!pids.iter().any(|pid| is_alive(pid))).then_some(()));
     assert!(!path.exists(), "{} is left behind", path.display());
 }
 
@@ -125,12 +119,12 @@ fn a_killed_server_starts_again_in_its_own_folder() {
     let mut watched = Watched::start(folder, &command).expect("started");
     let before = [read_pid(&watched, "launcher"), read_pid(&watched, "server")];
     watched.kill().expect("killed");
-    eventually(|| before.into_iter().all(|pid| !runs(pid)).then_some(()));
+    eventually(|| (!before.iter().any(|pid| is_alive(pid))).then_some(()));
     assert_eq!(watched.exited(), None, "a killed server has not ended by itself");
 
     watched.start_again().expect("started again");
     let after = eventually(|| Some(read_pid(&watched, "launcher")).filter(|pid| *pid != before[0]));
-    assert!(runs(after));
+    assert!(is_alive(&after));
 }
 
 #[test]
