@@ -38,7 +38,8 @@ use crate::store::Stream;
 
 /// The name of the kind of shell jobs.
 pub const KIND: &str = "shell";
-/// How long output is still read after the command has ended, since an escaped process may hold the pipe open.
+/// How long the end of the output is waited for after the command has ended, since an escaped process may hold the pipe
+/// open. What can be read without a wait is read after that.
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
 /// The most lines from the end of standard error in a failure's message.
 const SHOWN_LINES: usize = 10;
@@ -121,8 +122,12 @@ impl Handler for ShellHandler {
         let begun = Instant::now();
         let mut child = self.command(&payload, &attempt).spawn().map_err(|error| payload.spawn_failure(&error))?;
         let group = Group::of(&child);
-        let stdout = Capture::start(child.stdout.take(), (&attempt, Stream::Stdout));
-        let stderr = Capture::start(child.stderr.take(), (&attempt, Stream::Stderr));
+        let pass_on = |stream| {
+            let attempt = attempt.clone();
+            move |chunk: &[u8]| attempt.write_output(stream, chunk)
+        };
+        let stdout = Capture::start(child.stdout.take(), pass_on(Stream::Stdout));
+        let stderr = Capture::start(child.stderr.take(), pass_on(Stream::Stderr));
 
         let ended = self.wait(&mut child, &group, &mut attempt).await;
         group.kill();

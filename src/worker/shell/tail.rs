@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-
-use crate::store::Stream;
-use crate::worker::Attempt;
 
 /// The most bytes that are kept.
 pub(super) const KEPT: usize = 64 * 1024;
 /// The most bytes that are read at a time.
 const CHUNK: usize = 16 * 1024;
+/// The most bytes that a pipe holds, unless root makes it larger.
+const PIPE: usize = 1 << 20;
 
 /// The last [`KEPT`] bytes of a stream.
 #[derive(Debug, Default)]
@@ -56,37 +57,55 @@ impl Tail {
 pub(super) struct Capture {
     tail: Arc<Mutex<Tail>>,
     reader: AbortOnDropHandle<()>,
+    is_over: CancellationToken,
 }
 
 impl Capture {
-    /// Starts to read a stream, and passes what is read on as output of the attempt.
+    /// Starts to read a stream, and also passes on what is read.
     pub(super) fn start(
         stream: Option<impl AsyncRead + Unpin + Send + 'static>,
-        (attempt, name): (&Attempt, Stream),
+        mut pass_on: impl FnMut(&[u8]) + Send + 'static,
     ) -> Self {
         let tail = Arc::new(Mutex::new(Tail::default()));
-        let (attempt, kept) = (attempt.clone(), tail.clone());
-        let reader = read(stream, move |chunk| {
+        let (kept, is_over) = (tail.clone(), CancellationToken::new());
+        let take = move |chunk: &[u8]| {
             kept.lock().push(chunk);
-            attempt.write_output(name, chunk);
-        });
-        Self { tail, reader: AbortOnDropHandle::new(tokio::spawn(reader)) }
+            pass_on(chunk);
+        };
+        let reader = AbortOnDropHandle::new(tokio::spawn(read(stream, is_over.clone(), take)));
+        Self { tail, reader, is_over }
     }
 
-    /// Returns the bytes that were read, after a wait of `patience` at most for the rest.
+    /// Returns the bytes that were read, after a wait of `patience` at most for the end of the stream.
     pub(super) async fn finish(mut self, patience: Duration) -> Tail {
         if tokio::time::timeout(patience, &mut self.reader).await.is_err() {
-            self.reader.abort();
+            self.is_over.cancel();
+            // It waits for nothing any more; a panic in it was reported where it happened.
+            let _ended = self.reader.await;
         }
         std::mem::take(&mut *self.tail.lock())
     }
 }
 
-async fn read(stream: Option<impl AsyncRead + Unpin>, mut take: impl FnMut(&[u8])) {
+/// Reads a stream to its end, or until it `is_over` and as far as can be read without a wait.
+async fn read(stream: Option<impl AsyncRead + Unpin>, is_over: CancellationToken, mut take: impl FnMut(&[u8])) {
     let Some(mut stream) = stream else { return };
     let mut chunk = vec![0; CHUNK];
-    // A stream that fails has nothing more to give, like one that has ended.
-    while let Ok(read @ 1..) = stream.read(&mut chunk).await {
+    let to_the_end = async {
+        // A stream that fails has nothing more to give, like one that has ended.
+        while let Ok(read @ 1..) = stream.read(&mut chunk).await {
+            take(&chunk[..read]);
+        }
+    };
+    tokio::select! {
+        () = to_the_end => return,
+        () = is_over.cancelled() => {}
+    }
+    // Where this process stood still, what the command wrote is still in the pipe. Bounded, since a process that has
+    // escaped may write without end.
+    for _ in 0..PIPE / CHUNK {
+        let read = tokio::task::coop::unconstrained(stream.read(&mut chunk)).now_or_never();
+        let Some(Ok(read @ 1..)) = read else { return };
         take(&chunk[..read]);
     }
 }
@@ -101,6 +120,19 @@ mod tests {
             tail.push(&chunk);
         }
         tail
+    }
+
+    #[tokio::test]
+    async fn what_was_written_in_time_is_read_however_late_and_no_end_is_waited_for() {
+        for _ in 0..50 {
+            let (mut writer, stream) = tokio::io::duplex(PIPE);
+            let capture = Capture::start(Some(stream), |_| {});
+            tokio::io::AsyncWriteExt::write_all(&mut writer, b"said").await.expect("there is room");
+            // The reader comes to read only after the wait for it is over.
+            capture.is_over.cancel();
+            assert_eq!(capture.finish(Duration::from_secs(600)).await.into_text(), "said");
+            drop(writer);
+        }
     }
 
     #[test]
