@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::*;
 
@@ -322,9 +322,10 @@ async fn a_packed_body_is_not_unpacked() {
 
 #[tokio::test]
 async fn failures_are_told_apart_and_their_messages_keep_the_url_to_themselves() {
-    let closed = StdListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    // Bound and not listening: nobody else can have the port.
+    let closed = TcpSocket::new_v4().expect("a socket");
+    closed.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
     let port = closed.local_addr().expect("an address").port();
-    drop(closed);
     let plain = Server::start(whole("200 OK", "", "")).await;
     let cut = Server::start(Answer::Whole("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_owned())).await;
     let other = Server::start(Answer::Whole("220 mail.example ESMTP\r\n".to_owned())).await;

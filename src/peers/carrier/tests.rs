@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use http::HeaderMap;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
@@ -104,13 +104,12 @@ async fn messages_come_signed_in_order_and_together_when_they_have_waited() {
 
 #[tokio::test]
 async fn a_member_that_comes_back_is_sent_what_is_new() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    drop(listener);
-    let (give, _carrier) = carrier(&format!("http://{address}"));
+    // Bound and not listening: nobody is there, and nobody else can have the port.
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let (give, _carrier) = carrier(&format!("http://{}", socket.local_addr().expect("an address")));
     give.send(vec![message("lost")]).expect("carried");
-    // The port is free until the server has it, and nobody else listens on loopback.
-    let mut sent = serve(TcpListener::bind(address).await.expect("the same port")).await;
+    let mut sent = serve(socket.listen(16).expect("it listens")).await;
     let telling = async {
         loop {
             give.send(vec![message("new")]).expect("carried");

@@ -9,6 +9,9 @@ use leasehold::store::{ChangeError, MemberChange, Role, Store};
 
 use super::members::{Group, all, create, creates, has_all, named, options, until};
 
+/// Longer than a member counts on one that says nothing: 30 ticks.
+const SILENT: Duration = Duration::from_secs(4);
+
 /// Options with which the log is soon too short for a member that was away.
 fn forgetful(member: u64) -> EmbeddedOptions {
     let given = options(member);
@@ -178,26 +181,34 @@ async fn a_member_that_has_lost_its_directory_has_no_say_until_it_is_replaced() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_is_gone_is_forgotten_and_the_lead_is_not_lost_with_a_refused_change() {
+    // Where the machine stands still, the two that are left may hold an election all the same; hardly twice.
+    assert!(forget_one_of_three().await || forget_one_of_three().await, "the lead was lost twice");
+}
+
+/// Forgets a member that is gone. Returns `false` when there was an election meanwhile.
+async fn forget_one_of_three() -> bool {
     let mut group = Group::with(forgetful);
     create(&group, &named("before", 10)).await;
     let leader = group.leader().await;
+    let term = group.standing(leader).term;
     let own = MemberChange::Remove { member: leader, is_gone: false };
     assert!(matches!(group.change(own).await, Err(ChangeError::Refused(why)) if why.contains("transfer")));
     let gone = (1..=3).find(|number| *number != leader).expect("another");
     group.stop(gone).await;
+    // While it was heard of a moment ago, it would be removed as one that runs.
+    tokio::time::sleep(SILENT).await;
     let leaves = MemberChange::Remove { member: gone, is_gone: false };
-    let refused = async || group.change(leaves.clone()).await.err().map(|error| error.to_string());
-    let begun = tokio::time::Instant::now();
-    // It was heard of a moment ago.
-    while !refused().await.is_some_and(|why| why.contains("forget")) {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it is still heard of");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        if group.stores.len() == 2 && group.store(leader).member().expect("one").members().borrow().seats.len() == 2 {
-            return;
-        }
-    }
+    let refused = group.change(leaves).await;
     group.make(MemberChange::Remove { member: gone, is_gone: true }).await;
-    assert_eq!(group.leader().await, leader);
+    let leads = group.leader().await;
     let answers = group.store(leader).write(creates(&named("after", 5))).await;
+    let ended = group.standing(group.leader().await).term;
+    if ended != term {
+        println!("member {leader} led in term {term}; the term is {ended}");
+        return false;
+    }
+    assert!(matches!(&refused, Err(ChangeError::Refused(why)) if why.contains("forget")), "{refused:?}");
+    assert_eq!(leads, leader);
     assert!(answers.iter().all(Result::is_ok));
+    true
 }
