@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::Bed;
-use crate::program::{Started, leasehold, until};
+use crate::program::{DEADLINE, Started, leasehold, until};
 use crate::screen::{Colour, Terminal};
 
 #[test]
@@ -83,7 +83,9 @@ fn a_job_that_writes_without_end_costs_bounded_memory_and_disk_and_ends_well() {
     let mut bed = Bed::start();
     let mut worker = bed.worker(&[]);
     let id = bed.submit(&[], &format!("yes 0123456789abcdef | head -c {WRITTEN}"));
-    bed.run(&["wait", &id]).expect(0);
+    let mut wait = leasehold(bed.path(), ["wait", &id]);
+    // As much as that takes a slow machine minutes.
+    Started::of(wait.env("LEASEHOLD_SERVER", bed.server.url())).end_within(5 * DEADLINE).expect(0);
     assert_eq!(bed.job(&id)["result"]["stdout_bytes"], WRITTEN);
     let output = bed.run(&["logs", &id, "--json"]).json(0);
     assert_eq!((&output["streams"][0]["bytes"], &output["streams"][0]["ended"]), (&WRITTEN.into(), &true.into()));

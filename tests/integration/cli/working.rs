@@ -202,7 +202,7 @@ fn a_server_that_is_away_is_told_of_once_and_its_return_once() {
     let id = bed.submit(&[], "true");
     bed.run(&["wait", &id]).expect(0);
     until("it says that too", || said("answered again") > 0);
+    assert_eq!((said("WARN"), said("answered again")), (1, 1), "{:?}", lines(&log));
     worker.signal(Signal::SIGTERM);
     worker.end().expect(0);
-    assert_eq!((said("WARN"), said("answered again")), (1, 1), "{:?}", lines(&log));
 }

@@ -28,9 +28,10 @@ const OPTIONS: [&str; 6] = [
 const BACKLOG: usize = 1_000;
 const CALLS: usize = 10;
 
-/// How many jobs the worker takes at once, and for how long it works on them.
+/// How many jobs the worker takes at once, and for how long it works on them: the managers have some five seconds to
+/// find an urgent one.
 const AT_ONCE: usize = 10;
-const WORKS_FOR: Duration = Duration::from_millis(500);
+const WORKS_FOR: Duration = Duration::from_secs(1);
 
 /// How many jobs may start before an urgent one.
 const BEFORE_URGENT: usize = 50;

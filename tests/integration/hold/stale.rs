@@ -1,7 +1,5 @@
 //! A member that has led, and does not know yet that another one does: it must not refuse what that one would do.
 
-use std::time::Duration;
-
 use futures::future::join_all;
 use leasehold::client::Client;
 use leasehold::wire::{ClaimJobs, SubmitJob};
@@ -12,9 +10,7 @@ use serde_json::{Value, json};
 use super::site::{ONE_CLOCK, Site};
 use super::ways::Passage;
 use crate::machine;
-
-/// Longer than a member takes to notice that nobody hears it.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+use crate::program::DEADLINE;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_led_refuses_no_call_for_want_of_what_it_has_not_heard() {
@@ -42,7 +38,7 @@ async fn a_member_that_led_refuses_no_call_for_want_of_what_it_has_not_heard() {
     let yearly = json!({
         "id": "yearly", "period": {"cron": "0 0 1 1 *"}, "action": {"type": "job", "job": {"queue": "q", "kind": "k"}},
     });
-    let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).build().expect("a client");
+    let http = reqwest::Client::builder().timeout(DEADLINE).build().expect("a client");
     let stored = http.post(format!("{}/v1/schedules", site.servers[one].url())).json(&yearly).send().await;
     assert!(stored.expect("an answer").status().is_success());
 
