@@ -39,9 +39,9 @@ impl Site {
         Started::of(leasehold(self.place.path(), arguments).env("LEASEHOLD_SERVER", server.url()))
     }
 
-    async fn submit(&self, server: &Server, number: u64, seconds: u64) -> String {
+    async fn submit(&self, server: &Server, number: u64, command: &str) -> String {
         let id = format!("job-{number}");
-        let payload = json!({ "command": ["sleep", seconds.to_string()] });
+        let payload = json!({ "command": command });
         let job = json!({ "id": id, "queue": "q", "kind": "shell", "payload": payload });
         eventually("the job is taken", async || {
             let call = self.http.post(format!("{}/v1/jobs", server.url())).json(&job);
@@ -96,9 +96,11 @@ async fn jobs_keep_their_leases_and_calls_wait_while_the_live_index_is_split_and
     let site = Site::new().await;
     let (one, other) = (site.server("one.log", &[]).await, site.server("other.log", &[]).await);
     let _workers = [site.worker(&one), site.worker(&other)];
-    let mut ids = Vec::new();
+    let (mut ids, go) = (Vec::new(), site.place.path().join("go"));
+    // For longer than a lease, and until all is done.
+    let long = format!("sleep 8; until test -e {}; do sleep 0.1; done", go.display());
     for number in 0..LONG_JOBS {
-        ids.push(site.submit(&one, number, 8).await);
+        ids.push(site.submit(&one, number, &long).await);
     }
     let running = async || {
         let mut running = 0;
@@ -120,7 +122,7 @@ async fn jobs_keep_their_leases_and_calls_wait_while_the_live_index_is_split_and
     let mut short = Vec::new();
     loop {
         let server = if number.is_multiple_of(2) { &one } else { &other };
-        let mut submitting = std::pin::pin!(site.submit(server, number, 0));
+        let mut submitting = std::pin::pin!(site.submit(server, number, "true"));
         let is_over = tokio::select! {
             () = &mut migrating => true,
             id = &mut submitting => {
@@ -136,6 +138,7 @@ async fn jobs_keep_their_leases_and_calls_wait_while_the_live_index_is_split_and
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(short.len() > 10, "{}", short.len());
+    std::fs::write(&go, "").expect("written");
     for id in ids.iter().chain(&short) {
         eventually("the job is completed", async || site.job(&other, id).await["state"] == "completed").await;
         let job = site.job(&one, id).await;
@@ -155,7 +158,7 @@ async fn a_lease_that_ends_while_writes_wait_is_kept_when_its_heartbeat_was_sent
     let (worked, watching) =
         (site.server("worked.log", &["--no-monitor"]).await, site.server("monitor.log", &[]).await);
     let _worker = site.worker(&worked);
-    let id = site.submit(&worked, 0, 25).await;
+    let id = site.submit(&worked, 0, "sleep 25").await;
     eventually("the job runs", async || site.job(&worked, &id).await["state"] == "running").await;
     site.at(
         Method::PUT,
