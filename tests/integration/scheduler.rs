@@ -74,7 +74,7 @@ impl Site {
     }
 
     /// A site on which the clock goes on until something is due, and stands still until that was taken up and has ended
-    /// or waits to be tried again.
+    /// or waits to be tried again, in its [`FIRST_TRIES`].
     fn standing_still_when_due(self) -> Self {
         Self { stands_still: true, ..self }
     }

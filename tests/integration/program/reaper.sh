@@ -4,11 +4,11 @@
 # once that has ended. At the end of it – the test process is gone, no matter how – those that are left are killed.
 
 set -u
-declare -A left=()
+left=()
 while read -r sign pid; do
   case $sign in
-    +) left[$pid]=yes ;;
-    -) unset "left[$pid]" ;;
+    +) left[pid]=yes ;;
+    -) unset "left[pid]" ;;
   esac
 done
 [ ${#left[@]} -eq 0 ] || kill -KILL "${!left[@]}"
