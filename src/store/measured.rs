@@ -6,9 +6,9 @@ use std::time::Instant;
 use async_trait::async_trait;
 
 use super::{
-    Archived, AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey,
-    RecordKind, RecordWrite, Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned,
-    Write, WriteError, WriteResult,
+    Archived, AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, LeadershipMark, ListSchedules, OutputStore,
+    Record, RecordKey, RecordKind, RecordWrite, Refresh, ScheduleResult, ScheduleWrite, Store, StoreError,
+    StoredSchedule, Versioned, Write, WriteError, WriteResult,
 };
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, Job, JobId, Json, OrderingKey, RecordName, ScheduleId};
@@ -183,8 +183,12 @@ impl Store for Measured {
         self.0.is_exclusive()
     }
 
-    async fn confirm(&self) -> Result<(), StoreError> {
-        read("confirm", self.0.confirm()).await
+    fn mark(&self) -> LeadershipMark {
+        self.0.mark()
+    }
+
+    async fn confirm(&self, since: &LeadershipMark) -> Result<(), StoreError> {
+        read("confirm", self.0.confirm(since)).await
     }
 
     fn pack(&self, job: &Job) -> Option<Json> {

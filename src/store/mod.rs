@@ -13,6 +13,7 @@
 pub mod audit;
 pub mod elasticsearch;
 pub mod embedded;
+pub mod leadership;
 pub mod measured;
 pub mod member;
 pub mod output;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch};
+pub use leadership::LeadershipMark;
 pub use member::{ChangeError, Heard, Member, MemberChange, MemberMessage, Membership, Role, Seat, Standing};
 pub use output::{CellKey, OutputCell, OutputOf, OutputStore, Stream};
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
@@ -352,12 +354,19 @@ pub trait Store: Send + Sync + 'static {
     /// Returns whether nobody but this process writes to the store.
     fn is_exclusive(&self) -> bool;
 
-    /// Returns once what is read from now on is as late as this call. Where several members are one store, that is when
-    /// most of them have said that this one still leads; elsewhere it always is.
+    /// Returns the mark of this moment, for [`Store::confirm`].
+    fn mark(&self) -> LeadershipMark {
+        LeadershipMark::default()
+    }
+
+    /// Returns once what was read between the mark and this call is known to have been so at a moment after the mark.
+    /// Where several members are one store, that is when most of them have answered something that this one has asked
+    /// since the mark, and it led until then; elsewhere it is at once.
     ///
     /// # Errors
-    /// [`StoreError`] when this could not be found out.
-    async fn confirm(&self) -> Result<(), StoreError> {
+    /// [`StoreError::Unavailable`] when this process leads no more, or did not lead at the mark. Then no write that was
+    /// begun since the mark has succeeded.
+    async fn confirm(&self, _since: &LeadershipMark) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::claim::NamedClaim;
 use super::deliveries::Announced;
-use super::office::{Own, Tenure, call};
+use super::office::{NotLed, Own, Tenure, names_a_wait};
 use crate::api::access::Guard;
 use crate::api::app::{BodyBudget, Limits};
 use crate::api::call::Answer;
@@ -136,8 +136,10 @@ impl Forwarder {
         let mut changes = Changes::of(self);
         // Bounded by the patience, which begins anew when a leader goes at which a claim has waited.
         loop {
-            if let Some(router) = self.own.router_for(&parts.method).await {
-                return Ok(call(router, same_request(&parts, Body::from(body))).await);
+            if let Some(router) = self.own.router()
+                && let Ok(answer) = self.own.serve(router, same_request(&parts, Body::from(body.clone()))).await
+            {
+                return Ok(answer);
             }
             if let Some(leader) = self.leader() {
                 match self.ask(leader, &parts, body.clone().into()).await {
@@ -160,8 +162,9 @@ impl Forwarder {
     async fn forward_once(&self, parts: &Parts, body: Body) -> Answer {
         let mut changes = Changes::of(self);
         loop {
-            if let Some(router) = self.own.router_for(&parts.method).await {
-                return Ok(call(router, same_request(parts, body)).await);
+            if let Some(router) = self.own.router() {
+                let answer = self.own.serve(router, same_request(parts, body)).await;
+                return answer.map_err(|NotLed| self.not_leading());
             }
             if let Some(leader) = self.leader() {
                 let body = reqwest::Body::wrap_stream(body.into_data_stream());
@@ -268,8 +271,7 @@ impl Forwarder {
 
     /// Waits until a call has to end that may wait for long, since this process stops.
     async fn ending(&self, parts: &Parts) {
-        let waits =
-            parts.uri.path() == "/v1/claims" || parts.uri.query().is_some_and(|query| query.contains("wait_ms"));
+        let waits = parts.uri.path() == "/v1/claims" || names_a_wait(&parts.uri);
         if waits { self.shutdown.cancelled().await } else { pending().await }
     }
 }

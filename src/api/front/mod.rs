@@ -52,14 +52,11 @@ use crate::store::{Member, Standing, Store, StoreError};
 use crate::wire::Health;
 use deliveries::Deliveries;
 use forward::{FORWARDED, Forwarder};
-use office::{Own, call};
+use office::{NotLed, Own, call};
 
 /// The most bytes of other members' messages that are held at once. They have a budget of their own: without them there
 /// is no leader, however many clients send bodies.
 const MESSAGES_BUDGET: usize = 2 * MAX_MESSAGES_BYTES;
-
-/// The refusals of calls that write which may rest on what was read.
-const RESTS_ON_A_READ: [StatusCode; 3] = [StatusCode::NOT_FOUND, StatusCode::CONFLICT, StatusCode::PRECONDITION_FAILED];
 
 /// The parts of a server that is a member of a group.
 pub struct MemberState {
@@ -204,16 +201,24 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
     let id = request_id(request.headers());
     request.headers_mut().insert(REQUEST_ID, id.clone());
     let is_forwarded = request.headers().contains_key(FORWARDED);
-    let router = if front.shutdown.is_cancelled() { None } else { front.own.router_for(request.method()).await };
-    let writes_here = router.is_some() && !request.method().is_safe();
-    let mut answer = call(router.unwrap_or_else(|| front.forwarding.clone()), request).await;
-    // Who is refused has found out nothing by a write, and the refusal may rest on what is not so any more.
-    if writes_here && RESTS_ON_A_READ.contains(&answer.status()) && front.own.store.confirm().await.is_err() {
-        let refused = front.forwarder.not_leading();
-        let problem = refused.to_problem(id.to_str().unwrap_or_default());
-        answer = refused.into_response();
-        write_problem(&mut answer, &problem);
-    }
+    let (parts, body) = request.into_parts();
+    let answer = match front.own.router().filter(|_| !front.shutdown.is_cancelled()) {
+        None => call(front.forwarding.clone(), Request::from_parts(parts, body)).await,
+        Some(router) => match front.own.serve(router, Request::from_parts(parts.clone(), body)).await {
+            Ok(answer) => answer,
+            Err(NotLed) if parts.method.is_safe() => {
+                call(front.forwarding.clone(), Request::from_parts(parts, Body::empty())).await
+            }
+            // The body is gone.
+            Err(NotLed) => {
+                let refused = front.forwarder.not_leading();
+                let problem = refused.to_problem(id.to_str().unwrap_or_default());
+                let mut answer = refused.into_response();
+                write_problem(&mut answer, &problem);
+                answer
+            }
+        },
+    };
     if is_forwarded { front.deliveries.hold(answer) } else { answer }
 }
 

@@ -168,6 +168,9 @@ impl Engine {
         if self.gives_way.load(Ordering::Acquire) {
             return Err(self.not_written(ProposeError::Deposed));
         }
+        if let Some(exchange) = &self.exchange {
+            exchange.asked.lock().proposes(member.last() + 1);
+        }
         let proposed = member.propose(term, entry, &mut self.durable());
         let (number, progress) = proposed.map_err(|error| self.not_written(error))?;
         self.is_out_of_room.store(false, Ordering::Relaxed);
@@ -175,7 +178,12 @@ impl Engine {
         self.hand_on(&member, progress);
         drop(member);
         match self.agreed.is_committed() {
-            true => Ok(number),
+            true => {
+                if let Some(exchange) = &self.exchange {
+                    exchange.asked.lock().has_committed(number, term);
+                }
+                Ok(number)
+            }
             false => Err(CommitError::Lost(StoreError::Unavailable(
                 "another member leads since, and what was not agreed on by then may be lost".to_owned(),
             ))),
@@ -191,7 +199,7 @@ impl Engine {
         self.published.write().take_over(number, bytes, effects, mem::take(left));
         if let Some(exchange) = &self.exchange {
             self.agreed.has_moved();
-            exchange.has_shown(number);
+            exchange.asked.lock().has_shown(number);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The mailbox of a store that is one of several members: messages from and to others, and what others may know of it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use raft::eraftpb::{Message, MessageType};
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::asked::{Asked, Caller};
 use super::error::closed;
 use super::group::{Position, Successor};
 use super::mailbox::Mailbox;
@@ -19,7 +20,9 @@ use super::options::GroupOptions;
 use super::others::{Others, Way};
 use super::words::{self, Ask, Offer, Piece, Word};
 use crate::clock::Timestamp;
-use crate::store::{ChangeError, Heard, Member, MemberChange, MemberMessage, Membership, Role, Standing, StoreError};
+use crate::store::{
+    ChangeError, Heard, LeadershipMark, Member, MemberChange, MemberMessage, Membership, Role, Standing, StoreError,
+};
 
 /// The most messages to others, and from others, that wait. Further ones are dropped: what matters is sent again.
 const WAITING_MESSAGES: usize = 4_096;
@@ -53,7 +56,7 @@ pub(super) struct Exchange {
     outbox: Mutex<Outbox>,
     to_send: Notify,
     standing: watch::Sender<Standing>,
-    asked: Mutex<Asked>,
+    pub(super) asked: Mutex<Asked>,
 }
 
 #[derive(Default)]
@@ -77,20 +80,6 @@ struct Outbox {
     bytes: usize,
     is_closed: bool,
 }
-
-/// Callers who ask whether this member still leads.
-#[derive(Default)]
-struct Asked {
-    round: u64,
-    /// Those of no round yet.
-    new: Vec<Caller>,
-    /// Those whose round is under way, in the order of rounds.
-    rounds: VecDeque<(u64, Vec<Caller>)>,
-    /// Those who wait until the entry of this number is shown.
-    confirmed: Vec<(u64, Caller)>,
-}
-
-type Caller = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// Who has asked for a change of the members.
 pub(super) type Changed = oneshot::Sender<Result<(), ChangeError>>;
@@ -265,10 +254,8 @@ impl Exchange {
         let before = *self.standing.borrow();
         if (before.term, before.leader, before.leads) != (term, leader, leads) {
             tracing::info!(term, leader, leads, "the standing of this member changes");
+            self.asked.lock().lead_in(leads.then_some(term), &not_leading(leader));
             (self.stand_by.lock())((!leads).then(|| not_leading(leader)));
-            if !leads {
-                self.asked.lock().fail(&not_leading(leader));
-            }
         }
         self.standing.send_if_modified(|now| {
             let standing = Standing { role, term, leader, leads, applied, committed, time, receives: now.receives };
@@ -276,26 +263,13 @@ impl Exchange {
         });
     }
 
-    /// Answers those who have asked whether this member leads: most members have said so for all rounds up to this
-    /// one, which began when the entry of this number was committed.
-    pub(super) fn confirm(&self, round: u64, committed: u64) {
-        let mut asked = self.asked.lock();
-        while let Some((_, callers)) = asked.rounds.pop_front_if(|(of, _)| *of <= round) {
-            asked.confirmed.extend(callers.into_iter().map(|caller| (committed, caller)));
-        }
-    }
-
     /// Refuses those who ask whether this member leads.
     pub(super) fn refuse_asked(&self) {
-        self.asked.lock().fail(&not_leading(self.standing.borrow().leader));
+        self.asked.lock().refuse(&self.does_not_lead());
     }
 
-    /// Answers those who wait until the entry of this number is shown.
-    pub(super) fn has_shown(&self, number: u64) {
-        let mut asked = self.asked.lock();
-        for (_, caller) in asked.confirmed.extract_if(.., |(of, _)| *of <= number) {
-            caller(Ok(()));
-        }
+    fn does_not_lead(&self) -> StoreError {
+        not_leading(self.standing.borrow().leader)
     }
 
     /// Answers who has asked for a change of the members: at once when it was refused, or once the entry of this
@@ -307,28 +281,33 @@ impl Exchange {
             Ok(None) => drop(changed.send(Ok(()))),
             Ok(Some(number)) => {
                 let caller: Caller = Box::new(move |done| drop(changed.send(done.map_err(ChangeError::Store))));
-                self.asked.lock().confirmed.push((number, caller));
+                self.asked.lock().wait_for(number, caller);
             }
         }
     }
 
-    /// Waits until it is known that this member led after the call had begun, and everything from before is shown.
+    /// Waits until it is known that this member has led since the mark.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when it does not lead.
-    pub(super) async fn ask(&self) -> Result<(), StoreError> {
-        if !self.standing.borrow().leads {
-            return Err(not_leading(self.standing.borrow().leader));
+    /// [`StoreError::Unavailable`] when it has ceased to lead, and nothing that it has proposed since the mark was
+    /// committed while it led.
+    pub(super) async fn confirm_since(&self, mark: &LeadershipMark) -> Result<(), StoreError> {
+        if mark.is_proved() {
+            return Ok(());
         }
         let (caller, answer) = oneshot::channel();
-        self.asked.lock().new.push(Box::new(move |led| drop(caller.send(led))));
-        if !self.standing.borrow().leads {
-            // It has ceased to lead meanwhile, and whoever refuses those who ask may have been here before.
-            self.refuse_asked();
-        }
+        self.ask(mark, Box::new(move |led| drop(caller.send(led))));
+        let led = answer.await.unwrap_or_else(|_| Err(not_leading(None)));
+        // The lead may have been lost after a write.
+        if mark.is_proved() { Ok(()) } else { led }
+    }
+
+    /// Has a caller answered once it is known that this member has led since this call, in the leadership of the mark,
+    /// and everything from before is shown.
+    pub(super) fn ask(&self, mark: &LeadershipMark, caller: Caller) {
+        self.asked.lock().ask(mark, caller, || self.does_not_lead());
         self.inbox.lock().is_asked = true;
         self.arrived.notify_one();
-        answer.await.unwrap_or_else(|_| Err(not_leading(None)))
     }
 
     /// Returns whether this member is to go on alone.
@@ -361,9 +340,8 @@ impl Exchange {
         self.asks.close();
         self.offered.close();
         self.offers.clear();
-        // First, so that whoever asks after the others were refused knows.
         self.standing.send_if_modified(|now| mem::take(&mut now.leads));
-        self.asked.lock().fail(&not_leading(None));
+        self.asked.lock().lead_in(None, &not_leading(None));
     }
 
     /// Lets the threads of a store that is about to be opened anew work. `stand_by` is as for [`new`](Self::new).
@@ -373,28 +351,6 @@ impl Exchange {
         *self.inbox.lock() = Inbox::default();
         self.asks.open();
         self.offered.open();
-    }
-}
-
-impl Asked {
-    /// Begins a round for those who have asked since the last one began; `None` when there are none.
-    fn begin(&mut self) -> Option<u64> {
-        if self.new.is_empty() {
-            return None;
-        }
-        self.round += 1;
-        let callers = mem::take(&mut self.new);
-        self.rounds.push_back((self.round, callers));
-        Some(self.round)
-    }
-
-    fn fail(&mut self, why: &StoreError) {
-        let new = mem::take(&mut self.new);
-        let rounds = mem::take(&mut self.rounds).into_iter().flat_map(|(_, callers)| callers);
-        let confirmed = mem::take(&mut self.confirmed).into_iter().map(|(_, caller)| caller);
-        for caller in new.into_iter().chain(rounds).chain(confirmed) {
-            caller(Err(why.clone()));
-        }
     }
 }
 

@@ -98,7 +98,7 @@ fn apply(engine: &Engine, exchange: &Exchange, flusher: &Mutex<Flusher>) -> Resu
         let begun = Instant::now();
         for entry in &committed {
             engine.apply(entry)?;
-            exchange.has_shown(entry.number);
+            exchange.asked.lock().has_shown(entry.number);
             // After each, so that all members put the same finished jobs in blocks.
             flusher.lock().begin_if_due(engine)?;
         }

@@ -9,9 +9,9 @@
 //! - `group`: who agrees on the log, by Raft; a group of one. `log`: what makes a batch durable. `entry`: what of a
 //!   batch is in the log, and `delta`, what of a job.
 //! - `taking_part`: what the engine of one of several members does. `exchange`: its mailbox, with `message`, what the
-//!   library sends, and `words`, what members say beside that. `member`: its threads. `agreed`: what they have
-//!   committed. `kept`: what of the log they may need again. `durable`: what one writes. `others`: what it knows of the
-//!   others. `changing`: which changes of the members make sense.
+//!   library sends, and `words`, what members say beside that. `asked`: who waits until it is known that it leads.
+//!   `member`: its threads. `agreed`: what they have committed. `kept`: what of the log they may need again. `durable`:
+//!   what one writes. `others`: what it knows of the others. `changing`: which changes of the members make sense.
 //! - `offer`: the state that a member offers to one that lags too far behind. `incoming`: such a state, received.
 //!   `renew`: how the store begins with it. `mailbox`: what a thread waits for.
 //! - `flush`: how the database comes after the log.
@@ -41,6 +41,7 @@
 mod agreed;
 #[cfg(test)]
 mod arbitrary;
+mod asked;
 mod asking;
 mod audit;
 mod available;
@@ -120,9 +121,9 @@ use crate::job::{BodyRef, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use crate::store::{
-    AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, ListSchedules, Member, OutputStore, Record, RecordKey,
-    RecordKind, RecordWrite, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned, Write,
-    WriteResult,
+    AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, LeadershipMark, ListSchedules, Member, OutputStore, Record,
+    RecordKey, RecordKind, RecordWrite, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned,
+    Write, WriteResult,
 };
 use audit::{Audit, AuditFiles};
 use budget::Budget;
@@ -406,9 +407,13 @@ impl Store for EmbeddedStore {
         INLINE_LIMIT
     }
 
-    async fn confirm(&self) -> Result<(), StoreError> {
+    fn mark(&self) -> LeadershipMark {
+        self.inner.exchange.as_ref().map_or_else(LeadershipMark::default, |exchange| exchange.asked.lock().mark())
+    }
+
+    async fn confirm(&self, since: &LeadershipMark) -> Result<(), StoreError> {
         match &self.inner.exchange {
-            Some(exchange) => exchange.ask().await,
+            Some(exchange) => exchange.confirm_since(since).await,
             None => Ok(()),
         }
     }

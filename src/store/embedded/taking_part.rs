@@ -57,7 +57,7 @@ impl Engine {
             let made = self.change(&mut member, exchange, &change)?;
             exchange.answer_change(changed, made);
             // A member that is alone has perhaps shown the entry before anybody waited for it.
-            exchange.has_shown(self.applied().0);
+            exchange.asked.lock().has_shown(self.applied().0);
         }
         if let Some(round) = work.round {
             match self.leads(&member) {
@@ -215,8 +215,8 @@ impl Engine {
         self.agreed.hand_on(progress.committed, member.position());
         let Some(exchange) = &self.exchange else { return };
         if let Some((round, number)) = progress.confirmed {
-            exchange.confirm(round, number);
-            exchange.has_shown(self.applied().0);
+            exchange.asked.lock().confirm(round, number);
+            exchange.asked.lock().has_shown(self.applied().0);
         }
         self.stand(member);
     }

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::background::Background;
 use super::engine::{CommitError, Decided, Engine, undecided};
+use super::exchange::not_leading;
 use super::flush::Flusher;
 use super::machine::{Batch, Command, Outcomes};
 use crate::job::Json;
@@ -327,7 +328,7 @@ impl Writer {
         open.gather(&engine, &self.queue, None);
         while let Some((mut decided, callers)) = self.end(open) {
             let Some(entry) = decided.entry.take() else {
-                answer(callers, decided.outcomes);
+                self.answer_once_proved(decided, callers);
                 break;
             };
             let bytes = entry.len();
@@ -347,6 +348,21 @@ impl Writer {
             open.gather(&engine, &self.queue, None);
         }
         Ok(())
+    }
+
+    /// Answers a batch that changes nothing, once it is known that this member led when it was decided: one that was
+    /// paused decides on what another leader has changed since, and no entry tells it so.
+    fn answer_once_proved(&self, Decided { outcomes, effects, .. }: Decided, callers: Vec<Caller>) {
+        let Some(exchange) = &self.engine.exchange else { return answer(callers, outcomes) };
+        let mark = exchange.asked.lock().mark();
+        if !mark.is_in(effects.last.primary_term) {
+            return fail(callers, &Failure::Refused(&not_leading(None)));
+        }
+        let answer = move |led: Result<(), StoreError>| match led {
+            Ok(()) => answer(callers, outcomes),
+            Err(reason) => fail(callers, &Failure::Refused(&reason)),
+        };
+        exchange.ask(&mark, Box::new(answer));
     }
 
     /// Ends the deciding of a batch; `None` when it was refused.

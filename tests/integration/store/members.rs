@@ -291,17 +291,22 @@ impl super::Engine for Members {
     }
 }
 
+/// Asks whether a member leads now.
+async fn confirm(store: &EmbeddedStore) -> Result<(), StoreError> {
+    store.confirm(&store.mark()).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn all_members_have_what_their_leader_acknowledges_and_only_it_takes_writes() {
     let group = Group::new();
     join_all((0..20).map(|batch| create_each(&group, named(&format!("of-{batch}"), 50)))).await;
     let leader = group.leader().await;
-    group.store(leader).confirm().await.expect("it leads");
+    confirm(group.store(leader)).await.expect("it leads");
     assert_eq!(group.settled().await.len(), 1_000);
     for follower in MEMBERS.into_iter().filter(|number| *number != leader) {
         let refused = group.store(follower).write(creates(&named("more", 1))).await.remove(0);
         assert!(matches!(&refused, Err(WriteError::Refused(StoreError::Unavailable(why))) if why.contains("lead")));
-        assert!(matches!(group.store(follower).confirm().await, Err(StoreError::Unavailable(_))));
+        assert!(matches!(confirm(group.store(follower)).await, Err(StoreError::Unavailable(_))));
         assert_eq!(group.standing(follower).leader, Some(leader));
     }
 }
@@ -319,12 +324,28 @@ async fn the_others_go_on_without_a_leader_that_is_cut_off_which_takes_over_what
     assert_ne!(second, first);
     assert!(group.standing(second).term > 1);
     acknowledged.extend(create_each(&group, named("after", 300)).await);
-    assert!(matches!(group.store(first).confirm().await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(confirm(group.store(first)).await, Err(StoreError::Unavailable(_))));
     group.network.cut.lock().clear();
     let found = group.settled().await;
     assert_eq!(acknowledged.len(), 330);
     assert_eq!(found.len(), 330, "what nobody else had is gone");
     has_all(&found, &acknowledged);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_cut_off_answers_no_write_that_changes_nothing() {
+    let group = Group::new();
+    let jobs = named("there", 3);
+    create_each(&group, jobs.clone()).await;
+    let first = group.leader().await;
+    let conflicts = |answer: &WriteResult| matches!(answer, Err(WriteError::Conflict(_)));
+    assert!(group.store(first).write(creates(&jobs)).await.iter().all(conflicts), "it leads");
+    group.network.cut.lock().push(first);
+    // Nothing is left to write, so that no entry tells it that another one leads.
+    let answers = group.store(first).write(creates(&jobs)).await;
+    let is_refused = |answer: &WriteResult| matches!(answer, Err(WriteError::Refused(StoreError::Unavailable(_))));
+    assert!(answers.iter().all(is_refused), "it says what may not be so any more: {answers:?}");
+    assert_ne!(group.leader().await, first);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -504,7 +525,7 @@ async fn nothing_acknowledged_is_lost_whatever_befalls_the_members() {
         for line in 0..5 {
             let job = submitted(&format!("line-{line}"));
             // What is there is asked of who leads now.
-            if store.confirm().await.is_err() {
+            if confirm(store).await.is_err() {
                 continue;
             }
             let now = store.get(std::slice::from_ref(&job.id)).await.expect("readable").remove(0);
