@@ -16,8 +16,8 @@
 //! - Processes die, also while they write, and begin with what their disk has.
 //! - A member that lacks what no log has any more receives a state piece by piece.
 //!
-//! At each number all apply the same entry to the same state, a term has one leader, nobody votes twice, and a leader
-//! that is confirmed knows all that was committed when it was asked. Once nothing goes wrong any more, all members come
+//! At each number all apply the same entry to the same state, a term has one leader, nobody votes twice, a leader that
+//! is confirmed knows all that was committed when it was asked, and so does an answer that writes nothing. Once nothing goes wrong any more, all members come
 //! to the same state, which has all that any of them has ever applied.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +34,7 @@ use crate::store::{MemberMessage, Membership};
 use disk::{Disk, State};
 use node::Node;
 
+mod calls;
 mod disk;
 mod faults;
 mod node;
@@ -91,6 +92,7 @@ counts!(
     installed,
     handed_over,
     confirmed,
+    answered,
     directories_lost,
     added,
     given_votes,
@@ -112,6 +114,8 @@ struct World {
     cut_until: u64,
     /// What any member has applied at each number, and the hash of the state after that.
     history: Vec<(Bytes, u64)>,
+    /// The number of the last entry that a leader has applied, and so may have acknowledged.
+    acknowledged: u64,
     /// The members of the group as of the last entry that any of them has applied.
     members: Arc<Membership>,
     /// The directory of the leader of each term.
@@ -215,6 +219,7 @@ impl Simulation {
             cuts: BTreeSet::new(),
             cut_until: 0,
             history: Vec::new(),
+            acknowledged: 0,
             members: Arc::new(Membership::founded(&founders)),
             leaders: BTreeMap::new(),
             proposed: 0,
@@ -257,7 +262,7 @@ impl Simulation {
                 }
             }
             260..285 => self.with_leader(Node::propose),
-            285..295 => self.with_leader(Node::ask),
+            285..295 => self.with_leader(Node::call),
             295..305 => self.operate(),
             305..308 if !is_calm => self.hand_over(number),
             chance if !is_calm && chance < 308 + self.crashes => node.crash(&mut self.world),

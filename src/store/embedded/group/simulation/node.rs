@@ -18,6 +18,7 @@ use super::super::super::words::{self, Ask, Cursor, Offer, Piece, Said, Word};
 use super::super::super::{changing, message, stored};
 use super::super::{ELECTION_TICKS, Member, Progress, ProposeError, Successor};
 use super::World;
+use super::calls::Calls;
 use super::disk::{Disk, State};
 use crate::store::{MemberChange, MemberMessage, Membership};
 
@@ -64,9 +65,7 @@ struct Running {
     waiting: VecDeque<super::super::Committed>,
     ticks: u64,
     receiving: Option<Receiving>,
-    /// The rounds of questions whether it leads, with the number of the last entry that anybody had applied then.
-    rounds: VecDeque<(u64, u64)>,
-    round: u64,
+    calls: Calls,
 }
 
 /// A state that is received.
@@ -155,8 +154,7 @@ impl Node {
             waiting: VecDeque::new(),
             ticks: 0,
             receiving: None,
-            rounds: VecDeque::new(),
-            round: 0,
+            calls: Calls::default(),
         });
     }
 
@@ -334,6 +332,7 @@ impl Node {
         let mut frame = Vec::new();
         world.proposed += 1;
         stored::append(&(running.state.last.term, world.proposed), &mut frame).expect("writable");
+        running.calls.proposes(running.member.last() + 1);
         let proposed = running.member.propose(running.state.last.term, frame, &mut self.disk.clone());
         self.has_proposed(proposed, world);
     }
@@ -374,12 +373,16 @@ impl Node {
         self.proceed(world);
     }
 
-    /// Asks whether it leads.
-    pub(super) fn ask(&mut self, world: &mut World) {
+    /// Takes a call that writes nothing, and asks the others whether it leads, or leaves that to what it proposes next.
+    pub(super) fn call(&mut self, world: &mut World) {
         let Some(running) = self.running.as_mut().filter(|running| running.leads()) else { return };
-        running.round += 1;
-        running.rounds.push_back((running.round, world.history.len() as u64));
-        running.member.ask(running.round);
+        let known = world.history.len() as u64;
+        running.calls.take(world.acknowledged, running.state.last.number);
+        if world.random.random()
+            && let Some(round) = running.calls.begin_round(known)
+        {
+            running.member.ask(round);
+        }
         self.proceed(world);
     }
 
@@ -408,15 +411,14 @@ impl Node {
             running.others.agree(self.number, running.member.members());
         }
         running.send(self.number, &self.disk, messages, world);
+        running.calls.progress(&progress.committed, progress.confirmed, &mut world.counts);
         running.waiting.extend(progress.committed);
-        if let Some((round, number)) = progress.confirmed {
-            while let Some((_, known)) = running.rounds.pop_front_if(|(of, _)| *of <= round) {
-                assert!(number >= known, "a leader that is none says so: {number} of {known} entries are committed");
-                world.counts.confirmed += 1;
-            }
-        }
         if world.is_calm || world.random.random_range(0..4) > 0 {
             self.apply(world);
+        }
+        if let Some(running) = &mut self.running {
+            let term = running.leads().then_some(position.term);
+            running.calls.answer(term, &mut world.counts);
         }
     }
 
@@ -424,11 +426,16 @@ impl Node {
     fn apply(&mut self, world: &mut World) {
         let Some(running) = &mut self.running else { return };
         let mut is_other_group = false;
+        let position = running.member.position();
+        let leads_in = position.is_leader.then_some(position.term);
         for committed in running.waiting.drain(..) {
             let before = running.state.members.clone();
             running.state.apply(&committed);
             is_other_group |= before != running.state.members;
             world.has_applied(self.number, &committed, &running.state);
+            if leads_in == Some(committed.term) {
+                world.acknowledged = world.acknowledged.max(committed.number);
+            }
         }
         if is_other_group {
             let mut group = running.member.node.raft.prs().conf().to_conf_state();
