@@ -71,7 +71,10 @@ pub(crate) async fn put_many(call: Call<Work>, JsonBody(outputs): BulkBody<PutOu
         ("as_text" = Option<Stream>, Query,
             description = "Answers with this stream alone, as `text/plain`, with a line where bytes are left out"),
     ),
-    responses((status = 200, description = "The output", body = AttemptOutput)))]
+    responses((status = 200, description = "The output", content(
+        (AttemptOutput = "application/json"),
+        (String = "text/plain"),
+    ))))]
 pub(crate) async fn get(call: Call<Read>, JobPath(id): JobPath, query: Query) -> Answer {
     query.only(&["fence", "stdout_from", "stderr_from", "wait_ms", "as_text"])?;
     let fence = query.number("fence", 0..=u64::MAX)?;
@@ -95,7 +98,10 @@ pub(crate) async fn get(call: Call<Read>, JobPath(id): JobPath, query: Query) ->
         ("as_text" = Option<Stream>, Query,
             description = "Answers with this stream alone, as `text/plain`, with a line where bytes are left out"),
     ),
-    responses((status = 200, description = "The output", body = AttemptOutput)))]
+    responses((status = 200, description = "The output", content(
+        (AttemptOutput = "application/json"),
+        (String = "text/plain"),
+    ))))]
 pub(crate) async fn of_attempt(call: Call<Read>, Path((id, n)): Path<(String, String)>, query: Query) -> Answer {
     query.only(&["stdout_from", "stderr_from", "wait_ms", "as_text"])?;
     let id: JobId = id.parse().map_err(|error: InvalidName| ApiError::field("id", error.to_string()))?;

@@ -46,7 +46,7 @@ async fn every_call_is_answered_as_recorded() {
 
     let made_id = Regex::new(r#"(?m)^  "id": "([^"]+)"#).expect("an expression");
     let mut last_id = String::new();
-    let (mut files, mut asked) = (Files::new(), BTreeSet::new());
+    let (mut files, mut asked, mut media) = (Files::new(), BTreeSet::new(), BTreeSet::new());
     for block in CALLS.split("\n\n") {
         let (name, calls) = block.split_once('\n').expect("a name and calls");
         let mut text = String::new();
@@ -65,15 +65,31 @@ async fn every_call_is_answered_as_recorded() {
             let answer =
                 of_one_run.iter().fold(answer, |answer, (found, name)| found.replace_all(&answer, *name).into());
             text += &format!("{call}\n{answer}\n");
-            asked.insert(format!("{method} {}", path.split('?').next().expect("a path")));
+            let called = format!("{method} {}", path.split('?').next().expect("a path"));
+            let kind = answer.lines().find_map(|line| line.strip_prefix("content-type: "));
+            if let (true, Some(kind)) = (answer.starts_with('2'), kind) {
+                media.insert((called.clone(), kind.split(';').next().unwrap_or_default().to_owned()));
+            }
+            asked.insert(called);
         }
         assert!(files.insert(format!("{name}.txt"), text).is_none(), "two blocks are named {name}");
     }
     let description = description::document();
-    let operations = description::operations(&description).into_iter();
-    let unasked = operations.map(|(method, path, _)| pattern(&method, &path));
-    let unasked: Vec<_> = unasked.filter(|call| !asked.iter().any(|asked| call.is_match(asked))).collect();
+    let operations = description::operations(&description);
+    let calls: Vec<_> =
+        operations.iter().map(|(method, path, operation)| (pattern(method, path), path, operation)).collect();
+    let unasked = calls.iter().filter(|(call, ..)| !asked.iter().any(|asked| call.is_match(asked)));
+    let unasked: Vec<_> = unasked.map(|(call, ..)| call).collect();
     assert!(unasked.is_empty(), "nobody asks {unasked:?}");
+    let is_described = |(called, kind): &&(String, String)| {
+        let found = calls.iter().filter(|(call, ..)| call.is_match(called));
+        // The call whose path is spelled out is meant rather than one with a parameter in its place.
+        let (.., operation) = found.min_by_key(|(_, path, _)| path.matches('{').count()).expect("a call");
+        let mut answers = operation["responses"].as_object().expect("answers").iter();
+        answers.any(|(status, answer)| status.starts_with('2') && answer["content"].get(kind).is_some())
+    };
+    let undescribed: Vec<_> = media.iter().filter(|answer| !is_described(answer)).collect();
+    assert!(undescribed.is_empty(), "the description lacks the media types {undescribed:?}");
     check("answers", &files);
 }
 
