@@ -83,7 +83,7 @@ impl Leading {
                 tracing::warn!(?behind, "this machine's clock is behind that of a leader before: time passes slowly");
             }
             let since = self.clock.now();
-            let manager = self.means.manager();
+            let (mark, manager) = (self.means.mark(), self.means.manager());
             let managing = match self.until_the_end(term, self.means.start(manager.clone(), Some(since))).await {
                 End::Done(Ok(managing)) => managing,
                 End::Done(Err(failure)) => {
@@ -99,7 +99,7 @@ impl Leading {
                     return Ok(());
                 }
             };
-            self.office.take(managing.state(&self.shown));
+            self.office.take(managing.state(&self.shown), mark);
             match self.until_the_end(term, std::future::pending::<()>()).await {
                 End::Stopping => {
                     self.stop(term, managing).await;

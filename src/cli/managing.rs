@@ -18,7 +18,7 @@ use crate::monitor::{Monitor, MonitorConfig};
 use crate::notify::Notifier;
 use crate::peers::{PeerClient, PeerSecret, Teller};
 use crate::scheduler::{OutcomeKeeper, Scheduler, SchedulerConfig, Schedules};
-use crate::store::Store;
+use crate::store::{LeadershipMark, Store};
 
 /// How long a manager may take to end that is not waited for.
 const ABANDONED_WITHIN: Duration = Duration::from_secs(2);
@@ -66,6 +66,11 @@ pub(super) struct Managing {
 }
 
 impl Means {
+    /// Returns the mark of this moment, for a manager that is started after it.
+    pub(super) fn mark(&self) -> LeadershipMark {
+        self.store.mark()
+    }
+
     /// Starts a manager, for [`Self::start`].
     pub(super) fn manager(&self) -> Manager {
         let audit = self.oversight.audit_period.is_some();

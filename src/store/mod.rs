@@ -364,8 +364,8 @@ pub trait Store: Send + Sync + 'static {
     /// since the mark, and it led until then; elsewhere it is at once.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when this process leads no more, or did not lead at the mark. Then no write that was
-    /// begun since the mark has succeeded.
+    /// [`StoreError::Unavailable`] when this process leads no more, or did not lead at the mark. What it has written
+    /// since may be there all the same ([`LeadershipMark::has_begun_nothing`]).
     async fn confirm(&self, _since: &LeadershipMark) -> Result<(), StoreError> {
         Ok(())
     }

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::claim::NamedClaim;
 use super::deliveries::Announced;
-use super::office::{NotLed, Own, Tenure, names_a_wait};
+use super::office::{NotLed, Own, Tenure};
 use crate::api::access::Guard;
 use crate::api::app::{BodyBudget, Limits};
 use crate::api::call::Answer;
@@ -118,6 +118,11 @@ impl Forwarder {
         ApiError::new(Code::NotLeader, format!("member {} does not lead the cluster", self.map.member))
     }
 
+    /// Returns what is said of a call that this member has served without being known to lead.
+    pub(super) fn not_led(&self, not_led: &NotLed) -> ApiError {
+        if not_led.is_nothing_done { self.not_leading() } else { unknown("it leads no longer") }
+    }
+
     /// Has the leader serve a call; it may be this member by then.
     pub(super) async fn forward(&self, request: Request) -> Answer {
         let (parts, body) = request.into_parts();
@@ -136,20 +141,24 @@ impl Forwarder {
         let mut changes = Changes::of(self);
         // Bounded by the patience, which begins anew when a leader goes at which a claim has waited.
         loop {
-            if let Some(router) = self.own.router()
-                && let Ok(answer) = self.own.serve(router, same_request(&parts, Body::from(body.clone()))).await
-            {
-                return Ok(answer);
-            }
-            if let Some(leader) = self.leader() {
-                match self.ask(leader, &parts, body.clone().into()).await {
-                    Ok(Some(answer)) => return Ok(answer),
-                    Ok(None) => {}
-                    Err(error) => {
-                        let claim = claim.as_ref().filter(|_| error.code() == Code::OutcomeUnknown);
-                        body = claim.ok_or(error)?.again();
-                        changes = Changes::of(self);
-                    }
+            let asked = match (self.own.router(), self.leader()) {
+                (Some(router), _) => {
+                    let served = self.own.serve(router, same_request(&parts, Body::from(body.clone()))).await;
+                    served.map(Some).or_else(|not_led| match not_led.is_nothing_done {
+                        true => Ok(None),
+                        false => Err(self.not_led(&not_led)),
+                    })
+                }
+                (None, Some(leader)) => self.ask(leader, &parts, body.clone().into()).await,
+                (None, None) => Ok(None),
+            };
+            match asked {
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => {}
+                Err(error) => {
+                    let claim = claim.as_ref().filter(|_| error.code() == Code::OutcomeUnknown);
+                    body = claim.ok_or(error)?.again();
+                    changes = Changes::of(self);
                 }
             }
             if !changes.wait().await {
@@ -164,7 +173,7 @@ impl Forwarder {
         loop {
             if let Some(router) = self.own.router() {
                 let answer = self.own.serve(router, same_request(parts, body)).await;
-                return answer.map_err(|NotLed| self.not_leading());
+                return answer.map_err(|not_led| self.not_led(&not_led));
             }
             if let Some(leader) = self.leader() {
                 let body = reqwest::Body::wrap_stream(body.into_data_stream());
@@ -213,9 +222,7 @@ impl Forwarder {
         if parts.method.is_safe() {
             return Ok(None);
         }
-        let detail = "the leader has not answered, and whether it was done is unknown: repeat the same call, under the \
-                      same id, key, request id or fence";
-        Err(ApiError::new(Code::OutcomeUnknown, detail).caused_by(why))
+        Err(unknown(why))
     }
 
     /// Reads a refusal, and returns it unless it says that somebody else is to be asked.
@@ -271,9 +278,17 @@ impl Forwarder {
 
     /// Waits until a call has to end that may wait for long, since this process stops.
     async fn ending(&self, parts: &Parts) {
-        let waits = parts.uri.path() == "/v1/claims" || names_a_wait(&parts.uri);
+        let waits =
+            parts.uri.path() == "/v1/claims" || parts.uri.query().is_some_and(|query| query.contains("wait_ms"));
         if waits { self.shutdown.cancelled().await } else { pending().await }
     }
+}
+
+/// Returns what is said of a call that may have been carried out.
+fn unknown(why: &str) -> ApiError {
+    let detail = "the leader has not answered, and whether it was done is unknown: repeat the same call, under the \
+                  same id, key, request id or fence";
+    ApiError::new(Code::OutcomeUnknown, detail).caused_by(why)
 }
 
 /// Waits until a member has not counted as the leader for a while.

@@ -52,7 +52,7 @@ use crate::store::{Member, Standing, Store, StoreError};
 use crate::wire::Health;
 use deliveries::Deliveries;
 use forward::{FORWARDED, Forwarder};
-use office::{NotLed, Own, call};
+use office::{Own, call};
 
 /// The most bytes of other members' messages that are held at once. They have a budget of their own: without them there
 /// is no leader, however many clients send bodies.
@@ -206,12 +206,12 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
         None => call(front.forwarding.clone(), Request::from_parts(parts, body)).await,
         Some(router) => match front.own.serve(router, Request::from_parts(parts.clone(), body)).await {
             Ok(answer) => answer,
-            Err(NotLed) if parts.method.is_safe() => {
+            Err(_) if parts.method.is_safe() => {
                 call(front.forwarding.clone(), Request::from_parts(parts, Body::empty())).await
             }
             // The body is gone.
-            Err(NotLed) => {
-                let refused = front.forwarder.not_leading();
+            Err(not_led) => {
+                let refused = front.forwarder.not_led(&not_led);
                 let problem = refused.to_problem(id.to_str().unwrap_or_default());
                 let mut answer = refused.into_response();
                 write_problem(&mut answer, &problem);
@@ -322,7 +322,7 @@ async fn readyz(State(front): State<Arc<Front>>) -> Answer {
 /// Returns the metrics of this process, with those of the whole store while it leads.
 async fn metrics(State(front): State<Arc<Front>>, request: Request) -> Response {
     measured::record(&front.standing());
-    if let Some(router) = front.own.router() {
+    if let Some((router, _)) = front.own.router() {
         return call(router, request).await;
     }
     match front.guard.access.allow(request.headers(), Role::Read) {

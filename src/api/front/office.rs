@@ -15,16 +15,32 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
-use http::Uri;
+use futures::{StreamExt, stream};
+use http::StatusCode;
 use http_body::Body as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 use crate::api::app::{AppParts, AppState};
+use crate::api::delivery::Parcel;
 use crate::api::routes;
 use crate::store::{LeadershipMark, Store};
+
+/// The most parts of a stream that are proved at once.
+const PARTS_AT_ONCE: usize = 64;
+
+/// The refusals that rest on the call alone, whoever leads.
+const REST_ON_THE_CALL: [StatusCode; 8] = [
+    StatusCode::BAD_REQUEST,
+    StatusCode::UNAUTHORIZED,
+    StatusCode::FORBIDDEN,
+    StatusCode::METHOD_NOT_ALLOWED,
+    StatusCode::LENGTH_REQUIRED,
+    StatusCode::PAYLOAD_TOO_LARGE,
+    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+];
 
 /// Where a member process puts the manager that works while it leads, and takes it away when it leads no longer. Clones
 /// are one place.
@@ -38,9 +54,10 @@ impl Default for Office {
 }
 
 impl Office {
-    /// Serves calls with this manager from now on.
-    pub fn take(&self, state: AppState) {
-        let tenure = Tenure { state, ending: CancellationToken::new(), router: OnceLock::new() };
+    /// Serves calls with this manager from now on, which was started after the mark: what it knows is of that
+    /// leadership.
+    pub fn take(&self, state: AppState, mark: LeadershipMark) {
+        let tenure = Tenure { state, mark, ending: CancellationToken::new(), router: OnceLock::new() };
         self.end(self.0.send_replace(Some(Arc::new(tenure))));
     }
 
@@ -65,6 +82,7 @@ impl Office {
 /// A manager while its process leads.
 pub(super) struct Tenure {
     state: AppState,
+    mark: LeadershipMark,
     /// Cancelled when streams have to end.
     ending: CancellationToken,
     router: OnceLock<Router>,
@@ -89,54 +107,58 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// Returns the router of the manager that works now, if one does.
-    pub(super) fn router(&self) -> Option<Router> {
+    /// Returns the router of the manager that works now, if one does, and the mark of this moment.
+    pub(super) fn router(&self) -> Option<(Router, LeadershipMark)> {
         let tenure = self.office.0.borrow().clone()?;
         let made = tenure.router.get_or_init(|| {
             let (state, ending) = (tenure.state.clone(), tenure.ending.clone());
             let parts = AppParts::new(state, self.address, ending, self.openapi.clone());
             routes::router(Arc::new(parts))
         });
-        Some(made.clone())
+        Some((made.clone(), tenure.mark.renewed()))
     }
 
-    /// Serves a call with this router, which is that of the manager that works now.
+    /// Serves a call with the router and the mark of the manager that works now.
     ///
     /// # Errors
-    /// [`NotLed`] when it is not known that this member led meanwhile. Then the call has written nothing.
-    pub(super) async fn serve(&self, router: Router, request: Request) -> Result<Response, NotLed> {
-        let mark = self.store.mark();
-        let only_reads = request.method().is_safe();
-        // An empty claim is proved by its manager.
-        let is_late = only_reads || names_a_wait(request.uri());
+    /// [`NotLed`] when it is not known that this member led meanwhile.
+    pub(super) async fn serve(
+        &self,
+        (router, mark): (Router, LeadershipMark),
+        request: Request,
+    ) -> Result<Response, NotLed> {
+        let (is_safe, path) = (request.method().is_safe(), request.uri().path());
+        let (is_claim, waits) = (path == "/v1/claims", path.ends_with("/recalls"));
         let answer = call(router, request).await;
-        if answer.status().is_server_error() {
+        let status = answer.status();
+        if status.is_server_error() || REST_ON_THE_CALL.contains(&status) {
             return Ok(answer);
         }
-        let mark = if is_late { mark.renewed() } else { mark };
-        if let Err(error) = self.store.confirm(&mark).await {
+        // What a claim has taken is written; without any it has waited.
+        let only_reads = is_safe || waits || (is_claim && answer.extensions().get::<Parcel>().is_none());
+        let since = if only_reads { mark.renewed() } else { mark.clone() };
+        if let Err(error) = self.store.confirm(&since).await {
             tracing::debug!(%error, "this member does not know whether it led");
-            return Err(NotLed);
+            return Err(NotLed { is_nothing_done: only_reads || mark.has_begun_nothing() });
         }
         let is_whole = answer.body().size_hint().exact().is_some();
-        Ok(if is_whole { answer } else { answer.map(|body| self.proved(body, mark, only_reads)) })
+        Ok(if is_whole { answer } else { answer.map(|body| self.proved(body, mark)) })
     }
 
-    /// Returns a body each part of which goes out once it is known that this member led after the part had come, or,
-    /// where it tells of writes, after the part before.
-    fn proved(&self, body: Body, mark: LeadershipMark, only_reads: bool) -> Body {
+    /// Returns a body whose parts go out once it is known that this member led after they had come.
+    fn proved(&self, body: Body, mark: LeadershipMark) -> Body {
         let store = Arc::clone(&self.store);
-        let parts = stream::try_unfold((body.into_data_stream(), mark), move |(mut parts, mark)| {
-            let store = Arc::clone(&store);
+        let parts = body.into_data_stream().ready_chunks(PARTS_AT_ONCE);
+        Body::from_stream(stream::try_unfold(parts, move |mut parts| {
+            let (store, mark) = (Arc::clone(&store), mark.clone());
             async move {
-                let before = mark.renewed();
-                let part = parts.next().await.transpose()?;
-                let since = if only_reads { mark.renewed() } else { before };
-                store.confirm(&since).await.map_err(axum::Error::new)?;
-                Ok::<_, axum::Error>(part.map(|part| (part, (parts, mark))))
+                let some = parts.next().await;
+                store.confirm(&mark.renewed()).await.map_err(axum::Error::new)?;
+                let Some(some) = some else { return Ok(None) };
+                let some: Vec<Bytes> = some.into_iter().collect::<Result<_, _>>()?;
+                Ok::<_, axum::Error>(Some((Bytes::from(some.concat()), parts)))
             }
-        });
-        Body::from_stream(parts.inspect_err(|error| tracing::debug!(%error, "a stream of answers ends")))
+        }))
     }
 
     /// Returns what tells of changes.
@@ -145,13 +167,11 @@ impl Own {
     }
 }
 
-/// Why a call was not served: this member may not lead. Nobody has carried it out.
+/// Why a call is not answered: this member may not have led.
 #[derive(Debug)]
-pub(super) struct NotLed;
-
-/// Returns whether a call says how long it may wait in its path.
-pub(super) fn names_a_wait(uri: &Uri) -> bool {
-    uri.query().is_some_and(|query| query.contains("wait_ms"))
+pub(super) struct NotLed {
+    /// Whether the call has certainly written nothing, and can be made again by whoever leads.
+    pub(super) is_nothing_done: bool,
 }
 
 /// Serves a call with this router.

@@ -101,8 +101,10 @@ impl Manager {
                 return Ok(claimed);
             }
         }
-        // Another member that leads by now may have jobs, and may have given some to a call of the same name.
-        self.shared.store.confirm(&self.shared.store.mark()).await?;
+        if claimant.request.request_id.is_some() {
+            // Another member that leads by now may have given jobs to a call of the same name.
+            self.shared.store.confirm(&self.shared.store.mark()).await?;
+        }
         if let Some(turn) = claimant.turn().await {
             turn.answer_with(&[]);
         }

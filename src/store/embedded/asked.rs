@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use crate::store::leadership::Leadership;
+use crate::store::leadership::{Begun, Leadership};
 use crate::store::{LeadershipMark, StoreError};
 
 /// Who is answered, by whichever thread finds the answer.
@@ -14,7 +14,7 @@ pub(super) type Caller = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 pub(super) struct Asked {
     /// The present leadership, or the last one.
     leadership: Arc<Leadership>,
-    round: u64,
+    begun: Arc<Begun>,
     /// Those of no round yet.
     new: Vec<Caller>,
     /// Those whose round is under way, in the order of rounds.
@@ -26,7 +26,8 @@ pub(super) struct Asked {
 impl Default for Asked {
     fn default() -> Self {
         let (new, rounds, confirmed) = (Vec::new(), VecDeque::new(), Vec::new());
-        Self { leadership: Leadership::none(), round: 0, new, rounds, confirmed }
+        let begun = Arc::default();
+        Self { leadership: Leadership::none(&begun), begun, new, rounds, confirmed }
     }
 }
 
@@ -38,7 +39,7 @@ impl Asked {
             self.refuse(why);
         }
         if let Some(term) = term.filter(|_| self.leadership.is_over()) {
-            self.leadership = Leadership::of(term);
+            self.leadership = Leadership::of(term, &self.begun);
         }
     }
 
@@ -47,16 +48,16 @@ impl Asked {
         self.leadership.mark()
     }
 
-    /// Takes note of an entry that is about to be proposed.
-    pub(super) fn proposes(&self, number: u64) {
-        self.leadership.proposes(number);
+    /// Returns the number of the proposal that is about to be made.
+    pub(super) fn proposes(&self) -> u64 {
+        self.begun.proposes()
     }
 
-    /// Takes note of that an entry that this member has proposed in this term was committed. It is not shown yet, so
+    /// Takes note of that a proposal that this member has made in this term was committed. It is not shown yet, so
     /// that the member cannot lead in a later term.
-    pub(super) fn has_committed(&self, number: u64, term: u64) {
+    pub(super) fn has_committed(&self, proposal: u64, term: u64) {
         if self.leadership.term() == term {
-            self.leadership.has_committed(number);
+            self.leadership.has_committed(proposal);
         }
     }
 
@@ -71,11 +72,9 @@ impl Asked {
         if self.new.is_empty() {
             return None;
         }
-        self.round += 1;
-        let callers = mem::take(&mut self.new);
-        self.rounds.push_back((self.round, callers));
-        self.leadership.asks(self.round);
-        Some(self.round)
+        let (round, callers) = (self.begun.asks(), mem::take(&mut self.new));
+        self.rounds.push_back((round, callers));
+        Some(round)
     }
 
     /// Takes note of that most members have answered all rounds up to this one, which began when the entry of this

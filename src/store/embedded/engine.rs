@@ -168,9 +168,7 @@ impl Engine {
         if self.gives_way.load(Ordering::Acquire) {
             return Err(self.not_written(ProposeError::Deposed));
         }
-        if let Some(exchange) = &self.exchange {
-            exchange.asked.lock().proposes(member.last() + 1);
-        }
+        let proposal = self.exchange.as_ref().map(|exchange| exchange.asked.lock().proposes());
         let proposed = member.propose(term, entry, &mut self.durable());
         let (number, progress) = proposed.map_err(|error| self.not_written(error))?;
         self.is_out_of_room.store(false, Ordering::Relaxed);
@@ -179,8 +177,8 @@ impl Engine {
         drop(member);
         match self.agreed.is_committed() {
             true => {
-                if let Some(exchange) = &self.exchange {
-                    exchange.asked.lock().has_committed(number, term);
+                if let (Some(exchange), Some(proposal)) = (&self.exchange, proposal) {
+                    exchange.asked.lock().has_committed(proposal, term);
                 }
                 Ok(number)
             }

@@ -272,16 +272,19 @@ impl Exchange {
         not_leading(self.standing.borrow().leader)
     }
 
-    /// Answers who has asked for a change of the members: at once when it was refused, or once the entry of this
-    /// number is shown.
+    /// Answers who has asked for a change of the members: once the entry of this number is shown, or, where there is
+    /// nothing to change, once it is known that this member leads.
     pub(super) fn answer_change(&self, changed: Changed, made: Result<Option<u64>, ChangeError>) {
+        // A caller may have gone.
+        let answer = |done: Result<(), ChangeError>| drop(changed.send(done));
         match made {
-            // A caller may have gone.
-            Err(refused) => drop(changed.send(Err(refused))),
-            Ok(None) => drop(changed.send(Ok(()))),
             Ok(Some(number)) => {
-                let caller: Caller = Box::new(move |done| drop(changed.send(done.map_err(ChangeError::Store))));
+                let caller: Caller = Box::new(move |done| answer(done.map_err(ChangeError::Store)));
                 self.asked.lock().wait_for(number, caller);
+            }
+            unchanged => {
+                let mark = self.asked.lock().mark();
+                self.ask(&mark, Box::new(move |led| answer(led.map_err(ChangeError::Store).and(unchanged.map(drop)))));
             }
         }
     }
@@ -289,8 +292,7 @@ impl Exchange {
     /// Waits until it is known that this member has led since the mark.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when it has ceased to lead, and nothing that it has proposed since the mark was
-    /// committed while it led.
+    /// [`StoreError::Unavailable`] when it has ceased to lead, and it is not known that it led after the mark.
     pub(super) async fn confirm_since(&self, mark: &LeadershipMark) -> Result<(), StoreError> {
         if mark.is_proved() {
             return Ok(());

@@ -148,10 +148,11 @@ impl Process {
 
     /// Serves with a manager of its own from now on.
     fn take_office(&self) -> Manager {
+        let mark = self.store.mark();
         let manager = Manager::start(Arc::clone(&self.store), clock(), ManagerConfig::default());
         let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
         let schedules = Schedules::new(manager.clone(), Arc::clone(&self.store), clock(), policy);
-        self.office.take(AppState {
+        let state = AppState {
             manager: manager.clone(),
             subscriptions: None,
             schedules: Some(schedules),
@@ -160,7 +161,8 @@ impl Process {
             metrics: metrics::install().expect("metrics"),
             limits: Limits::default(),
             configuration: serde_json::Value::Null,
-        });
+        };
+        self.office.take(state, mark);
         manager
     }
 

@@ -318,10 +318,12 @@ async fn the_others_go_on_without_a_leader_that_is_cut_off_which_takes_over_what
     let first = group.leader().await;
     group.network.cut.lock().push(first);
     // It does not know yet, and cannot say that these are written.
+    let mark = group.store(first).mark();
     let lost = group.store(first).write(creates(&named("nobody-else-has", 5)));
     let (lost, second) = tokio::join!(lost, group.leader());
     assert!(lost.iter().all(|answer| matches!(answer, Err(WriteError::Unknown(_) | WriteError::Refused(_)))));
     assert_ne!(second, first);
+    assert!(group.store(first).confirm(&mark).await.is_err() && !mark.has_begun_nothing(), "it may be written");
     assert!(group.standing(second).term > 1);
     acknowledged.extend(create_each(&group, named("after", 300)).await);
     assert!(matches!(confirm(group.store(first)).await, Err(StoreError::Unavailable(_))));
@@ -341,10 +343,12 @@ async fn a_leader_that_is_cut_off_answers_no_write_that_changes_nothing() {
     let conflicts = |answer: &WriteResult| matches!(answer, Err(WriteError::Conflict(_)));
     assert!(group.store(first).write(creates(&jobs)).await.iter().all(conflicts), "it leads");
     group.network.cut.lock().push(first);
+    let mark = group.store(first).mark();
     // Nothing is left to write, so that no entry tells it that another one leads.
     let answers = group.store(first).write(creates(&jobs)).await;
     let is_refused = |answer: &WriteResult| matches!(answer, Err(WriteError::Refused(StoreError::Unavailable(_))));
     assert!(answers.iter().all(is_refused), "it says what may not be so any more: {answers:?}");
+    assert!(group.store(first).confirm(&mark).await.is_err() && mark.has_begun_nothing());
     assert_ne!(group.leader().await, first);
 }
 

@@ -17,8 +17,9 @@
 //! - A member that lacks what no log has any more receives a state piece by piece.
 //!
 //! At each number all apply the same entry to the same state, a term has one leader, nobody votes twice, a leader that
-//! is confirmed knows all that was committed when it was asked, and so does an answer that writes nothing. Once nothing goes wrong any more, all members come
-//! to the same state, which has all that any of them has ever applied.
+//! is confirmed knows all that was committed when it was asked, and an answer that writes nothing knows all that was
+//! acknowledged when its call came. Once nothing goes wrong any more, all members come to the same state, which has all
+//! that any of them has ever applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! What a simulated member answers without writing anything, and how it proves that it led.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::super::super::asked::Asked;
 use super::super::Committed;
@@ -13,6 +13,8 @@ pub(super) struct Calls {
     asked: Asked,
     /// The rounds of questions whether it leads, with the number of the last entry that anybody had applied then.
     rounds: VecDeque<(u64, u64)>,
+    /// The proposals of entries by their numbers.
+    proposals: BTreeMap<u64, u64>,
     /// Those that are not answered yet.
     open: Vec<Call>,
 }
@@ -38,15 +40,17 @@ impl Calls {
         self.asked.begin().inspect(|round| self.rounds.push_back((*round, known)))
     }
 
-    /// Takes note of an entry that the member is about to propose.
-    pub(super) fn proposes(&self, number: u64) {
-        self.asked.proposes(number);
+    /// Takes note of the entry of this number, which the member is about to propose.
+    pub(super) fn proposes(&mut self, number: u64) {
+        self.proposals.insert(number, self.asked.proposes());
     }
 
     /// Takes note of entries that were committed, and of the round that most members have answered.
     pub(super) fn progress(&mut self, committed: &[Committed], confirmed: Option<(u64, u64)>, counts: &mut Counts) {
         for entry in committed {
-            self.asked.has_committed(entry.number, entry.term);
+            if let Some(proposal) = self.proposals.remove(&entry.number) {
+                self.asked.has_committed(proposal, entry.term);
+            }
         }
         let Some((round, number)) = confirmed else { return };
         self.asked.confirm(round, number);
