@@ -72,14 +72,21 @@ fn deliver_next(
 }
 
 fn answer(text: Bytes, claimed: Claimed) -> Response {
-    let is_given_back = claimed.is_given_back();
+    let (is_given_back, has_jobs) = (claimed.is_given_back(), !claimed.jobs().is_empty());
     let parcel = Parcel(Arc::new(Mutex::new(Contents { claimed: Some(claimed), is_held: false })));
     let mut answer = with_body(StatusCode::OK, Body::new(Delivery { text: Some(text), parcel: parcel.clone() }));
     if is_given_back {
         answer.extensions_mut().insert(parcel);
     }
+    if has_jobs {
+        answer.extensions_mut().insert(HasJobs);
+    }
     answer
 }
+
+/// Marks an answer that brings jobs: their leases were written.
+#[derive(Clone, Copy)]
+pub(super) struct HasJobs;
 
 /// The claimed jobs of an answer, which are given back unless they are delivered. It is among the answer's extensions,
 /// for whoever knows more of the answer's way than the connection does. Clones are one parcel.

@@ -134,7 +134,8 @@ impl LeadershipMark {
     }
 
     /// Returns whether the leadership is over.
-    pub(in crate::store) fn is_over(&self) -> bool {
+    #[must_use]
+    pub fn is_over(&self) -> bool {
         self.0.as_ref().is_some_and(|then| then.leadership.is_over())
     }
 }

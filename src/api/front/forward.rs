@@ -141,6 +141,7 @@ impl Forwarder {
         let mut changes = Changes::of(self);
         // Bounded by the patience, which begins anew when a leader goes at which a claim has waited.
         loop {
+            let begun = Instant::now();
             let asked = match (self.own.router(), self.leader()) {
                 (Some(router), _) => {
                     let served = self.own.serve(router, same_request(&parts, Body::from(body.clone()))).await;
@@ -154,6 +155,11 @@ impl Forwarder {
             };
             match asked {
                 Ok(Some(answer)) => return Ok(answer),
+                // It has waited where it was, and nothing was done.
+                Ok(None) if begun.elapsed() > PATIENCE => {
+                    body = claim.as_ref().map_or(body, NamedClaim::again);
+                    changes = Changes::of(self);
+                }
                 Ok(None) => {}
                 Err(error) => {
                     let claim = claim.as_ref().filter(|_| error.code() == Code::OutcomeUnknown);

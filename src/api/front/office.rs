@@ -16,14 +16,14 @@ use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use http::StatusCode;
+use http::{Method, StatusCode};
 use http_body::Body as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 use crate::api::app::{AppParts, AppState};
-use crate::api::delivery::Parcel;
+use crate::api::delivery::HasJobs;
 use crate::api::routes;
 use crate::store::{LeadershipMark, Store};
 
@@ -109,7 +109,7 @@ pub(super) struct Own {
 impl Own {
     /// Returns the router of the manager that works now, if one does, and the mark of this moment.
     pub(super) fn router(&self) -> Option<(Router, LeadershipMark)> {
-        let tenure = self.office.0.borrow().clone()?;
+        let tenure = self.office.0.borrow().clone().filter(|tenure| !tenure.mark.is_over())?;
         let made = tenure.router.get_or_init(|| {
             let (state, ending) = (tenure.state.clone(), tenure.ending.clone());
             let parts = AppParts::new(state, self.address, ending, self.openapi.clone());
@@ -127,15 +127,16 @@ impl Own {
         (router, mark): (Router, LeadershipMark),
         request: Request,
     ) -> Result<Response, NotLed> {
-        let (is_safe, path) = (request.method().is_safe(), request.uri().path());
-        let (is_claim, waits) = (path == "/v1/claims", path.ends_with("/recalls"));
+        let (method, path) = (request.method(), request.uri().path());
+        let waits = path.starts_with("/v1/workers/") && path.ends_with("/recalls") && method == Method::POST;
+        let (is_safe, is_claim) = (method.is_safe(), path == "/v1/claims");
         let answer = call(router, request).await;
         let status = answer.status();
         if status.is_server_error() || REST_ON_THE_CALL.contains(&status) {
             return Ok(answer);
         }
         // What a claim has taken is written; without any it has waited.
-        let only_reads = is_safe || waits || (is_claim && answer.extensions().get::<Parcel>().is_none());
+        let only_reads = is_safe || waits || (is_claim && answer.extensions().get::<HasJobs>().is_none());
         let since = if only_reads { mark.renewed() } else { mark.clone() };
         if let Err(error) = self.store.confirm(&since).await {
             tracing::debug!(%error, "this member does not know whether it led");
@@ -149,14 +150,27 @@ impl Own {
     fn proved(&self, body: Body, mark: LeadershipMark) -> Body {
         let store = Arc::clone(&self.store);
         let parts = body.into_data_stream().ready_chunks(PARTS_AT_ONCE);
-        Body::from_stream(stream::try_unfold(parts, move |mut parts| {
+        Body::from_stream(stream::try_unfold((parts, None), move |(mut parts, broken)| {
             let (store, mark) = (Arc::clone(&store), mark.clone());
             async move {
+                if let Some(error) = broken {
+                    return Err(error);
+                }
                 let some = parts.next().await;
                 store.confirm(&mark.renewed()).await.map_err(axum::Error::new)?;
                 let Some(some) = some else { return Ok(None) };
-                let some: Vec<Bytes> = some.into_iter().collect::<Result<_, _>>()?;
-                Ok::<_, axum::Error>(Some((Bytes::from(some.concat()), parts)))
+                let (mut whole, mut broken) = (Vec::new(), None);
+                // What came before the break is passed on.
+                for part in some {
+                    match part {
+                        Ok(part) => whole.extend_from_slice(&part),
+                        Err(error) => broken = Some(error),
+                    }
+                }
+                match broken {
+                    Some(error) if whole.is_empty() => Err(error),
+                    broken => Ok(Some((Bytes::from(whole), (parts, broken)))),
+                }
             }
         }))
     }

@@ -101,9 +101,10 @@ impl Manager {
                 return Ok(claimed);
             }
         }
-        if claimant.request.request_id.is_some() {
-            // Another member that leads by now may have given jobs to a call of the same name.
-            self.shared.store.confirm(&self.shared.store.mark()).await?;
+        // Another member that leads by now may have given jobs to a call of the same name.
+        if claimant.request.request_id.is_some() && self.shared.store.confirm(&self.shared.store.mark()).await.is_err()
+        {
+            return Ok(Claimed::none());
         }
         if let Some(turn) = claimant.turn().await {
             turn.answer_with(&[]);

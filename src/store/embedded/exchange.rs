@@ -251,10 +251,14 @@ impl Exchange {
         let Position { term, leader, committed, role, .. } = position;
         let is_disowned = self.others(|others| others.is_disowned).unwrap_or_default();
         let role = if is_disowned { Role::Disowned } else { role };
+        let mut asked = self.asked.lock();
+        // A thread that is about to end may still say so.
+        let leads = leads && !self.inbox.lock().is_closed;
         let before = *self.standing.borrow();
         if (before.term, before.leader, before.leads) != (term, leader, leads) {
             tracing::info!(term, leader, leads, "the standing of this member changes");
-            self.asked.lock().lead_in(leads.then_some(term), &not_leading(leader));
+            asked.lead_in(leads.then_some(term), &not_leading(leader));
+            drop(asked);
             (self.stand_by.lock())((!leads).then(|| not_leading(leader)));
         }
         self.standing.send_if_modified(|now| {
