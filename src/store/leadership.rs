@@ -38,7 +38,7 @@ pub(in crate::store) struct Leadership {
     so_far: Mutex<SoFar>,
 }
 
-/// What has become of what a leadership has begun.
+/// How far a leadership has come with what it has begun.
 #[derive(Clone, Copy, Debug, Default)]
 struct SoFar {
     /// The highest number of a proposal that was committed.
@@ -119,8 +119,7 @@ impl LeadershipMark {
         self.0.as_ref().is_none_or(|then| then.leadership.begun.proposed.load(SeqCst) == then.proposed)
     }
 
-    /// Returns whether the process is known to have led at some moment after this one. What has become of the
-    /// leadership since does not matter.
+    /// Returns whether the process is known to have led at some moment after this one, also when it leads no more.
     pub(in crate::store) fn is_proved(&self) -> bool {
         self.0.as_ref().is_none_or(|then| {
             let now = then.leadership.so_far.lock();

@@ -370,6 +370,15 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Returns once it is known that this process has led at a moment after this call began, as [`Store::confirm`] does
+    /// for a mark of that moment.
+    ///
+    /// # Errors
+    /// Those of [`Store::confirm`].
+    async fn confirm_now(&self) -> Result<(), StoreError> {
+        self.confirm(&self.mark()).await
+    }
+
     /// Returns a job in the form in which another process on the same store reads it ([`Store::unpack`]); `None` when
     /// the store belongs to one process.
     fn pack(&self, _job: &Job) -> Option<Json> {

@@ -106,7 +106,7 @@ async fn try_change(front: &Front, request: Request) -> Answer {
 
 /// Hands the lead over, and waits until another member leads.
 async fn transfer(front: &Front, to: Option<u64>) -> Answer {
-    front.own.store.confirm(&front.own.store.mark()).await?;
+    front.own.store.confirm_now().await?;
     let own = front.member.number();
     let votes = |member: u64| front.member.members().borrow().seats.get(&member).is_some_and(|seat| seat.votes);
     match to {

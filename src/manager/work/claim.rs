@@ -102,8 +102,7 @@ impl Manager {
             }
         }
         // Another member that leads by now may have given jobs to a call of the same name.
-        if claimant.request.request_id.is_some() && self.shared.store.confirm(&self.shared.store.mark()).await.is_err()
-        {
+        if claimant.request.request_id.is_some() && self.shared.store.confirm_now().await.is_err() {
             return Ok(Claimed::none());
         }
         if let Some(turn) = claimant.turn().await {

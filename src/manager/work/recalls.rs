@@ -203,7 +203,7 @@ impl Manager {
         }
         if !recalls.is_empty() {
             // Another member that leads by now may have given the leases since.
-            self.shared.store.confirm(&self.shared.store.mark()).await?;
+            self.shared.store.confirm_now().await?;
         }
         Ok(recalls)
     }

@@ -107,7 +107,7 @@ impl Manager {
             |item: &&mut Item| matches!(item.outcome, Some(Err(ManagerError::Refused(_) | ManagerError::NotFound(_))));
         let mut refused = items.iter_mut().filter(rests_on_a_read).peekable();
         if refused.peek().is_some()
-            && let Err(error) = self.shared.store.confirm(&self.shared.store.mark()).await
+            && let Err(error) = self.shared.store.confirm_now().await
         {
             refused.for_each(|item| item.outcome = Some(Err(ManagerError::Store(error.clone()))));
         }

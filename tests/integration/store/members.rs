@@ -291,22 +291,17 @@ impl super::Engine for Members {
     }
 }
 
-/// Asks whether a member leads now.
-async fn confirm(store: &EmbeddedStore) -> Result<(), StoreError> {
-    store.confirm(&store.mark()).await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn all_members_have_what_their_leader_acknowledges_and_only_it_takes_writes() {
     let group = Group::new();
     join_all((0..20).map(|batch| create_each(&group, named(&format!("of-{batch}"), 50)))).await;
     let leader = group.leader().await;
-    confirm(group.store(leader)).await.expect("it leads");
+    group.store(leader).confirm_now().await.expect("it leads");
     assert_eq!(group.settled().await.len(), 1_000);
     for follower in MEMBERS.into_iter().filter(|number| *number != leader) {
         let refused = group.store(follower).write(creates(&named("more", 1))).await.remove(0);
         assert!(matches!(&refused, Err(WriteError::Refused(StoreError::Unavailable(why))) if why.contains("lead")));
-        assert!(matches!(confirm(group.store(follower)).await, Err(StoreError::Unavailable(_))));
+        assert!(matches!(group.store(follower).confirm_now().await, Err(StoreError::Unavailable(_))));
         assert_eq!(group.standing(follower).leader, Some(leader));
     }
 }
@@ -326,7 +321,7 @@ async fn the_others_go_on_without_a_leader_that_is_cut_off_which_takes_over_what
     assert!(group.store(first).confirm(&mark).await.is_err() && !mark.has_begun_nothing(), "it may be written");
     assert!(group.standing(second).term > 1);
     acknowledged.extend(create_each(&group, named("after", 300)).await);
-    assert!(matches!(confirm(group.store(first)).await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(group.store(first).confirm_now().await, Err(StoreError::Unavailable(_))));
     group.network.cut.lock().clear();
     let found = group.settled().await;
     assert_eq!(acknowledged.len(), 330);
@@ -529,7 +524,7 @@ async fn nothing_acknowledged_is_lost_whatever_befalls_the_members() {
         for line in 0..5 {
             let job = submitted(&format!("line-{line}"));
             // What is there is asked of who leads now.
-            if confirm(store).await.is_err() {
+            if store.confirm_now().await.is_err() {
                 continue;
             }
             let now = store.get(std::slice::from_ref(&job.id)).await.expect("readable").remove(0);

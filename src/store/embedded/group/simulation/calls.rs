@@ -28,7 +28,7 @@ struct Call {
 }
 
 impl Calls {
-    /// Takes a call.
+    /// Takes a call whose answer rests on the entries up to `seen`, while those up to `known` were acknowledged.
     pub(super) fn take(&mut self, known: u64, seen: u64) {
         let came = self.asked.mark();
         self.asked.ask(&came, Box::new(drop), not_leading);
