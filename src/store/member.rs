@@ -4,6 +4,8 @@
 //! Whoever carries the messages from member to member knows nothing of what is in them.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +34,36 @@ pub struct MemberMessage {
 pub struct Membership {
     /// The members.
     pub seats: BTreeMap<u64, Seat>,
+    /// The identity of the group; `None` until all members have a version that knows identities.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
+    /// The version of the exchange that all members know; 0 before that is agreed on. It never goes down.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub version: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_zero(version: &u32) -> bool {
+    *version == 0
+}
+
+/// What tells a group from every other one, also from one of the same name with the same members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Identity(pub NonZeroU64);
+
+impl Identity {
+    /// Makes up the identity of a group that has none yet.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:016x}", self.0)
+    }
 }
 
 /// What a group has agreed on about a member.
@@ -53,7 +85,7 @@ impl Membership {
     #[must_use]
     pub fn founded(members: &[u64]) -> Self {
         let seat = Seat { votes: true, ..Seat::default() };
-        Self { seats: members.iter().map(|member| (*member, seat.clone())).collect() }
+        Self { seats: members.iter().map(|member| (*member, seat.clone())).collect(), ..Self::default() }
     }
 
     /// Returns the numbers of the members that vote, or of those that do not.
@@ -111,6 +143,19 @@ pub struct Heard {
     pub last: u64,
 }
 
+/// Why a member takes nothing from another one, or waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// It is of another group, which has this identity; `None` when that group has none, or it was removed before this
+    /// one had its own.
+    OtherGroup(Option<Identity>),
+    /// It is silent, and the group is founded only once all founders have said that their directories are new.
+    Silent,
+    /// It is a founder of the group that is to be founded, and has a log already or knows another directory of this
+    /// member: this one was started with a new directory in a group that exists.
+    Founded,
+}
+
 /// What a member is in its group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
@@ -132,6 +177,8 @@ pub enum Role {
 pub struct Standing {
     /// What it is in its group.
     pub role: Role,
+    /// The identity of its group, as far as it knows that.
+    pub identity: Option<Identity>,
     /// How many bytes of another member's state it has received, while it does.
     pub receives: Option<u64>,
     /// The term that it knows of; it never goes down.
@@ -159,6 +206,9 @@ pub trait Member: Send + Sync {
 
     /// Returns what is known of the other members by their numbers, and of those that would be members.
     fn heard(&self) -> BTreeMap<u64, Heard>;
+
+    /// Returns from which others this member takes nothing, or for which it waits, by their numbers.
+    fn hindrances(&self) -> BTreeMap<u64, Hindrance>;
 
     /// Changes the members, at the one that leads. Returns once the group has agreed on it; that a change was made
     /// already is no error.

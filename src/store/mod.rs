@@ -29,7 +29,9 @@ use async_trait::async_trait;
 
 pub use audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch};
 pub use leadership::LeadershipMark;
-pub use member::{ChangeError, Heard, Member, MemberChange, MemberMessage, Membership, Role, Seat, Standing};
+pub use member::{
+    ChangeError, Heard, Hindrance, Identity, Member, MemberChange, MemberMessage, Membership, Role, Seat, Standing,
+};
 pub use output::{CellKey, OutputCell, OutputOf, OutputStore, Stream};
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
 pub use schedule::{DueSchedules, ListSchedules, ScheduleResult, ScheduleWrite, StoredSchedule};

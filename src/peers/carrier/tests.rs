@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::clock::{Clock, SystemClock};
-use crate::store::{ChangeError, Heard, MemberChange, Standing};
+use crate::store::{ChangeError, Heard, Hindrance, MemberChange, Standing};
 
 /// How long anything that is waited for may take.
 const SOON: Duration = Duration::from_secs(20);
@@ -36,6 +36,10 @@ impl Member for Given {
     }
 
     fn heard(&self) -> BTreeMap<u64, Heard> {
+        BTreeMap::new()
+    }
+
+    fn hindrances(&self) -> BTreeMap<u64, Hindrance> {
         BTreeMap::new()
     }
 

@@ -1,8 +1,8 @@
 //! Which change of the members makes sense: a pure function of who they are and what was heard of them.
 
 use super::others::Others;
-use super::words::KNOWS;
-use crate::store::{ChangeError, MemberChange, Membership, Seat};
+use super::versions;
+use crate::store::{ChangeError, Identity, MemberChange, Membership, Seat};
 
 /// Returns the members after a change, of which at most one is not as it was; `None` when it was made already. `own` is
 /// the number of the member that leads.
@@ -94,6 +94,23 @@ pub(super) fn with_vote(
     Some(next)
 }
 
+/// Returns the members with the version and the identity of the group, where all know these by now and it has not got
+/// them yet; `None` when there is nothing to agree on. `own` is the member that leads, and `fresh` an identity for a
+/// group without one.
+pub(super) fn with_version(
+    members: &Membership,
+    others: &Others,
+    (own, fresh): (u64, Identity),
+    is_caught_up: impl Fn(u64) -> bool,
+) -> Option<Membership> {
+    // One that takes nothing from this member, as one of another group does, does not come that far.
+    if !members.seats.keys().all(|number| *number == own || is_caught_up(*number)) {
+        return None;
+    }
+    let (version, identity) = others.to_agree_on(members, own, fresh)?;
+    Some(Membership { version, identity, ..members.clone() })
+}
+
 /// Checks that the members go on with it: each knows what a change is, and those that vote and are heard of are most.
 fn check(next: &Membership, others: &Others, own: u64) -> Result<(), ChangeError> {
     let is_there = |number: &u64| *number == own || others.lately(*number).is_some();
@@ -107,9 +124,11 @@ fn check(next: &Membership, others: &Others, own: u64) -> Result<(), ChangeError
     }
     for number in next.seats.keys().filter(|number| **number != own) {
         // Of one that is silent it is not known; it says so when it is started.
-        if others.lately(*number).is_some_and(|hello| hello.knows < KNOWS) || others.is_of_old(*number) {
+        let needed = next.version.max(versions::CHANGES);
+        if others.lately(*number).is_some_and(|hello| hello.knows < needed) || others.is_of_old(*number) {
             return refused(format!(
-                "member {number} has a version that knows no changes of members: upgrade it first"
+                "member {number} has an earlier version than the cluster, whose messages are of version {needed}: \
+                 upgrade it first"
             ));
         }
     }
@@ -135,7 +154,7 @@ mod tests {
         members.seats.insert(2, Seat { votes: false, address: None, directory: 20 });
         assert_eq!(with_vote(&members, &others, |_| true), None, "it was not heard of");
         for (directory, is_given) in [(20, true), (21, false)] {
-            others.hear(2, Hello { knows: KNOWS, directory, ..Hello::default() });
+            others.hear(2, Hello { knows: versions::OWN, directory, ..Hello::default() });
             let next = with_vote(&members, &others, |_| true);
             assert_eq!(next.map(|next| next.that_vote(true).count()), is_given.then_some(2));
             assert_eq!(with_vote(&members, &others, |_| false), None, "it lags behind");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use raft::eraftpb::{Message, MessageType};
 use tokio::sync::{Notify, oneshot, watch};
@@ -21,7 +22,8 @@ use super::others::{Others, Way};
 use super::words::{self, Ask, Offer, Piece, Word};
 use crate::clock::Timestamp;
 use crate::store::{
-    ChangeError, Heard, LeadershipMark, Member, MemberChange, MemberMessage, Membership, Role, Standing, StoreError,
+    ChangeError, Heard, Hindrance, LeadershipMark, Member, MemberChange, MemberMessage, Membership, Role, Standing,
+    StoreError,
 };
 
 /// The most messages to others, and from others, that wait. Further ones are dropped: what matters is sent again.
@@ -155,7 +157,8 @@ impl Exchange {
             match (message::encode(message), way) {
                 (Ok(Some(message)), Some(Way::Plain)) => ready.push(message),
                 (Ok(Some(message)), Some(Way::Between(directories))) => {
-                    ready.push(MemberMessage { bytes: words::between(directories, &message.bytes), ..message });
+                    let bytes = self.of_group(message.to, words::between(directories, &message.bytes));
+                    ready.push(MemberMessage { bytes, ..message });
                 }
                 (Ok(_), _) => {}
                 (Err(error), _) => tracing::error!(%error, "a message to another member cannot be sent"),
@@ -167,8 +170,19 @@ impl Exchange {
     /// Says something to a member.
     pub(super) fn say(&self, to: u64, word: &Word) {
         match words::encode(word) {
-            Ok(bytes) => self.put(vec![MemberMessage { from: self.group.member, to, bytes }]),
+            Ok(bytes) => {
+                let bytes = self.of_group(to, bytes);
+                self.put(vec![MemberMessage { from: self.group.member, to, bytes }]);
+            }
             Err(error) => tracing::error!(%error, "a word to another member cannot be said"),
+        }
+    }
+
+    /// Puts the identity of the group before a message to a member that reads it.
+    fn of_group(&self, to: u64, message: Bytes) -> Bytes {
+        match self.others(|others| others.identity_for(to)).flatten() {
+            Some(identity) => words::of_group(identity, &message),
+            None => message,
         }
     }
 
@@ -249,7 +263,8 @@ impl Exchange {
     /// writes.
     pub(super) fn stand(&self, position: Position, (applied, time): (u64, Timestamp), leads: bool) {
         let Position { term, leader, committed, role, .. } = position;
-        let is_disowned = self.others(|others| others.is_disowned).unwrap_or_default();
+        let known = self.others(|others| (others.is_disowned, others.identity()));
+        let (is_disowned, identity) = known.unwrap_or_default();
         let role = if is_disowned { Role::Disowned } else { role };
         let mut asked = self.asked.lock();
         // A thread that is about to end may still say so.
@@ -262,7 +277,8 @@ impl Exchange {
             (self.stand_by.lock())((!leads).then(|| not_leading(leader)));
         }
         self.standing.send_if_modified(|now| {
-            let standing = Standing { role, term, leader, leads, applied, committed, time, receives: now.receives };
+            let receives = now.receives;
+            let standing = Standing { role, identity, term, leader, leads, applied, committed, time, receives };
             mem::replace(now, standing) != standing
         });
     }
@@ -379,6 +395,10 @@ impl Member for Exchange {
 
     fn heard(&self) -> BTreeMap<u64, Heard> {
         self.others(|others| others.heard()).unwrap_or_default()
+    }
+
+    fn hindrances(&self) -> BTreeMap<u64, Hindrance> {
+        self.others(|others| others.hindrances(self.group.member)).unwrap_or_default()
     }
 
     async fn change(&self, change: MemberChange) -> Result<(), ChangeError> {

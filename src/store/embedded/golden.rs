@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use proptest::strategy::{Strategy, ValueTree};
@@ -17,14 +18,17 @@ use super::disk::MetaKey;
 use super::kept::Last;
 use super::log::{Log, Options};
 use super::seal::{JournalSeal, KeyspaceSeal, LogSeal, Seal, SealedGroup, Vote};
-use super::words::{Ask, Cursor, Hello, Offer, Piece, Word};
-use super::{entry, message, output, records, schedules, stored, words};
+use super::words::{Ask, Cursor, Hello, Offer, Piece, Said, Word};
+use super::{entry, message, output, records, schedules, stored, versions, words};
 use crate::clock::Timestamp;
 use crate::golden::{Files, check, hex_of};
 use crate::job::{Fence, JobId, JobState, QueueName};
 use crate::store::audit::AuditEntry;
 use crate::store::output::{CellKey, OutputCell, OutputOf, Stream};
-use crate::store::{Membership, Seat, Versioned};
+use crate::store::{Identity, Membership, Seat, Versioned};
+
+/// The identity of a group.
+const IDENTITY: Identity = Identity(NonZeroU64::new(10).expect("not 0"));
 
 /// How many arbitrary documents of a kind are recorded.
 const SAMPLES: usize = 8;
@@ -115,7 +119,9 @@ fn the_files_of_a_directory_are_as_recorded() {
         is_admitted: true,
         founders: vec![1, 2, 3],
         known: BTreeMap::from([(1, 9)]),
+        ..SealedGroup::default()
     };
+    let founder = SealedGroup { identity: Some(IDENTITY), awaits_founders: true, ..group.clone() };
     let own = Seal {
         seq_no: 10,
         flushed: 11,
@@ -126,8 +132,15 @@ fn the_files_of_a_directory_are_as_recorded() {
         active: Some(17),
         ..Seal::creating()
     };
-    let of_group = Seal { group: Some(group), ..own.clone().opened() };
-    let seals = [("seal", own), ("seal-of-group", of_group)].map(|(name, seal)| (name, seal.encode().expect("a seal")));
+    let of_group = |group| Seal { group: Some(group), ..own.clone().opened() };
+    let (of_group, of_founder) = (of_group(group), of_group(founder));
+    let seals = [("seal", own), ("seal-of-group", of_group), ("seal-of-founder", of_founder)].map(|(name, seal)| {
+        let (path, bytes) = (place.path().join("of-another-place"), seal.encode().expect("a seal"));
+        fs::write(&path, &bytes).expect("it is written");
+        assert_eq!(Seal::read_file(&path).expect("it is read"), seal);
+        fs::remove_file(path).expect("it is removed");
+        (name, bytes)
+    });
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     let mut files: Files = seals.map(|(name, bytes)| (format!("{name}.txt"), text(bytes))).into();
     let written = content(place.path()).into_iter().filter(|(name, _)| name != "leasehold.lock");
@@ -156,13 +169,17 @@ fn the_output_and_the_audit_lie_on_disk_as_recorded() {
 fn what_members_say_is_as_recorded() {
     let at = Cursor { keyspace: 3, after: Some(b"key".to_vec()) };
     let words = [
-        Word::Hello(Hello { knows: words::KNOWS, directory: 5, yours: 6, last: 400, receives: true }),
+        Word::Hello(Hello { knows: versions::OWN, directory: 5, yours: 6, last: 400, receives: true }),
         Word::Offer(Offer { term: 3, number: 7, last: Last { number: 9, term: 2 } }),
         Word::Ask(Ask { offer: 7, at: at.clone() }),
         Word::Piece(Piece::of(7, at, b"items".to_vec(), true)),
         Word::Gone(7),
     ];
-    let words = words.iter().map(|word| words::encode(word).expect("writable").to_vec());
+    let words = words.iter().map(|word| {
+        let said = words::encode(word).expect("writable");
+        assert!(matches!(words::decode(&said), Ok(Said::Word(heard)) if heard == *word));
+        said.to_vec()
+    });
     let entry = Entry { term: 2, index: 12, data: b"entry".to_vec().into(), ..Entry::default() };
     let append = Message {
         msg_type: MessageType::MsgAppend,
@@ -181,15 +198,24 @@ fn what_members_say_is_as_recorded() {
         entries: vec![entry].into(),
         ..Message::default()
     };
-    let append = message::encode(&append).expect("writable").expect("it is sent").bytes;
+    let sent = message::encode(&append).expect("writable").expect("it is sent");
+    assert_eq!(message::decode(&sent), Ok(append));
+    let append = sent.bytes;
     let between = words::between((1, 2), &append).to_vec();
     let seat = |votes, address: Option<&str>| Seat { votes, address: address.map(str::to_owned), directory: 9 };
     let seats = BTreeMap::from([(1, seat(true, None)), (4, seat(false, Some("http://10.0.0.8:7400")))]);
-    let members = entry::encode_members(300, &Membership { seats }).expect("writable");
+    let members = Membership { seats, ..Membership::default() };
+    let identified = Membership { identity: Some(IDENTITY), version: versions::OWN, ..members.clone() };
+    let members = [members, identified].map(|members| {
+        let entry = entry::encode_members(300, &members).expect("writable");
+        assert_eq!(entry::Entry::decode(&entry).expect("readable").members, Some(members));
+        entry
+    });
+    let of_group = [None, Some(IDENTITY)].map(|identity| words::of_group(identity, &between).to_vec());
     let files = [
         ("words", numbered(words)),
-        ("messages", numbered([append.to_vec(), between])),
-        ("members", numbered([members])),
+        ("messages", numbered([append.to_vec(), between].into_iter().chain(of_group))),
+        ("members", numbered(members)),
     ];
     check("embedded/members", &files.map(|(name, text)| (format!("{name}.txt"), text)).into());
 }

@@ -118,7 +118,8 @@ pub(super) struct Member {
     members: Arc<Membership>,
     /// The entry up to which changes of the members are not made: those of a group that is no more.
     unchanged_to: u64,
-    /// Whether it may stand for election.
+    /// Whether it takes part in elections, and whether it may stand for one.
+    takes_part: bool,
     stands: bool,
 }
 
@@ -152,7 +153,7 @@ impl Member {
             ..Config::default()
         };
         let node = RawNode::new(&config, kept, &Logger::root(slog::Discard, slog::o!())).map_err(failed)?;
-        Ok(Self { node, members, unchanged_to: 0, stands: true })
+        Ok(Self { node, members, unchanged_to: 0, takes_part: true, stands: true })
     }
 
     /// Lets the member go on alone, whatever its log says of other members.
@@ -161,9 +162,11 @@ impl Member {
         self
     }
 
-    /// Says whether the member may stand for election from now on. One that may not votes for others.
-    pub(super) fn let_stand(&mut self, stands: bool) {
-        self.stands = stands;
+    /// Says whether the member takes part in elections from now on, and whether it may stand for one. One that may not
+    /// votes for others where it takes part.
+    pub(super) fn let_take_part(&mut self, takes_part: bool, may_stand: bool) {
+        self.takes_part = takes_part;
+        self.stands = takes_part && may_stand;
     }
 
     /// Returns the members of the group as of the last entry that was committed.
@@ -343,7 +346,9 @@ impl Member {
             // A member is asked to vote only once it has something of the log. One that joins, and was told nothing of
             // its group yet, cannot tell those that have lost their directories and found the group again.
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote => {
-                !self.members.seats.is_empty() || self.last() > 0
+                // Before its group is founded, it votes only for one that has a log, and knows its directory.
+                let is_founded = self.takes_part || message.index > 0;
+                is_founded && (!self.members.seats.is_empty() || self.last() > 0)
             }
             _ => true,
         };

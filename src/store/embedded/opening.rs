@@ -29,7 +29,8 @@ use super::others::Others;
 use super::recover::RecoverError;
 use super::seal::{LogSeal, Seal, SealedGroup, Stage, Vote};
 use super::state::{FlushLimits, Published};
-use crate::store::{Membership, Seat, StoreError};
+use super::versions;
+use crate::store::{Identity, Membership, Seat, StoreError};
 
 /// Journals beyond this make the database write out what still needs the oldest one. It bounds how long it takes to
 /// open the store after a crash.
@@ -138,12 +139,14 @@ impl Engine {
         let first = Arc::new(AtomicU64::new(log.first()));
         let member = match (&options.group, &exchange) {
             (Some(group), Some(exchange)) => {
-                let sealed = disk.seal.lock().group.clone().unwrap_or_default();
+                let mut sealed = disk.seal.lock().group.clone().unwrap_or_default();
                 let founded = Arc::new(Membership::founded(&sealed.founders));
                 let mut members = published.members.clone().unwrap_or_else(|| Arc::clone(&founded));
                 if group.goes_on_alone {
                     let seat = Seat { votes: true, directory: sealed.directory, ..Seat::default() };
-                    members = Arc::new(Membership { seats: BTreeMap::from([(group.member, seat)]) });
+                    let seats = BTreeMap::from([(group.member, seat)]);
+                    sealed.identity = Some(Identity::random());
+                    members = Arc::new(Membership { seats, identity: sealed.identity, version: versions::OWN });
                 }
                 exchange.meet(Others::of(&sealed, group.tick), founded);
                 exchange.agree(&members);
@@ -198,6 +201,8 @@ fn of_group(seal: Seal, group: Option<&GroupOptions>, root: &Path) -> Result<Sea
         is_admitted: !is_new,
         founders: if group.joins { Vec::new() } else { group.members.clone() },
         known: BTreeMap::new(),
+        identity: None,
+        awaits_founders: is_new && !group.joins,
     });
     let name = |group: &SealedGroup| (group.cluster.clone(), group.member);
     if seal.group.as_ref().map(name) != given.as_ref().map(name) && !is_new {

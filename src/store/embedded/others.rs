@@ -3,15 +3,21 @@
 //! A member that has lost its directory has forgotten what it has promised, and must not vote as if it had not. So each
 //! directory has a number, a member keeps those of the others that it has heard first, and takes nothing from another
 //! directory until the group has agreed on that one.
+//!
+//! A founder whose directory was lost is started as the founders of the group were. So a group is founded only once all
+//! its founders have said that their directories are new: until then they neither stand for election nor vote. Where
+//! one of them is of a group already, or silent, none is founded: it may have the only copy of everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use raft::eraftpb::{Message, MessageType};
 
+use super::identity::Identities;
 use super::seal::SealedGroup;
-use super::words::{Hello, KNOWS};
-use crate::store::{Heard, Membership};
+use super::versions;
+use super::words::{Hello, Said, Word};
+use crate::store::{Heard, Hindrance, Identity, Membership};
 
 /// A member that said nothing for so many ticks is not counted on.
 const SILENT_TICKS: u32 = 30;
@@ -29,8 +35,12 @@ pub(super) struct Others {
     is_admitted: bool,
     /// Whether another one knows this member by another directory.
     pub(super) is_disowned: bool,
-    /// Whether the group was founded with the directory, as far as nobody has said otherwise.
-    is_founder: bool,
+    /// The members that the group is founded with, where that is done with the directory as far as nobody has said
+    /// otherwise.
+    founders: Vec<u64>,
+    /// Whether not all founders have said yet that their directories are new, see [`SealedGroup::awaits_founders`].
+    awaits_founders: bool,
+    identities: Identities,
     /// The numbers of the members, once this member knows them.
     seated: BTreeSet<u64>,
     /// The directories of the others, as they were heard first or agreed on.
@@ -51,7 +61,9 @@ impl Others {
             directory: group.directory,
             is_admitted: group.is_admitted,
             is_disowned: false,
-            is_founder: !group.founders.is_empty(),
+            founders: group.founders.clone(),
+            awaits_founders: group.awaits_founders,
+            identities: Identities::of(group.identity),
             seated: BTreeSet::new(),
             known: group.known.clone(),
             heard: BTreeMap::new(),
@@ -62,11 +74,13 @@ impl Others {
 
     /// Returns what the seal is to keep, where that has changed since it was asked for last.
     pub(super) fn sealed(&mut self, group: &SealedGroup) -> Option<SealedGroup> {
-        let is_new = std::mem::take(&mut self.is_new);
+        let is_new = std::mem::take(&mut self.is_new) || self.identities.own() != group.identity;
         is_new.then(|| SealedGroup {
             is_admitted: self.is_admitted,
-            founders: if self.is_founder { group.founders.clone() } else { Vec::new() },
+            founders: self.founders.clone(),
             known: self.known.clone(),
+            identity: self.identities.own(),
+            awaits_founders: self.awaits_founders,
             ..group.clone()
         })
     }
@@ -74,7 +88,43 @@ impl Others {
     /// Returns what to say to a member.
     pub(super) fn hello(&self, to: u64, last: u64, receives: bool) -> Hello {
         let yours = self.known.get(&to).copied().unwrap_or(0);
-        Hello { knows: KNOWS, directory: self.directory, yours, last, receives }
+        Hello { knows: versions::OWN, directory: self.directory, yours, last, receives }
+    }
+
+    /// Returns the identity of the group, as far as this member knows it.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        self.identities.own()
+    }
+
+    /// Returns the identity that goes before messages to a member, with `None` in it while the group has none; `None`
+    /// for a member that is not known to read it.
+    pub(super) fn identity_for(&self, to: u64) -> Option<Option<Identity>> {
+        let knows = self.lately(to).is_some_and(|hello| hello.knows >= versions::IDENTITY);
+        (knows || self.identities.is_stranger(to, self.silence)).then(|| self.identities.own())
+    }
+
+    /// Takes note of the identity that goes before a message of a member. Returns whether the message may be of the
+    /// group of this member.
+    pub(super) fn may_be_ours(&mut self, from: u64, identity: Option<Identity>) -> bool {
+        !self.identities.is_foreign(from, identity)
+    }
+
+    /// Returns whether what a member says counts. Where no identity goes before it, the member has an earlier version,
+    /// was not told yet, or is of a group that had none when this member's was made. Once the group has one, only its
+    /// members are heard without it, and only from the directories by which they are known.
+    pub(super) fn counts(&mut self, from: u64, identity: Option<Identity>, said: &Said) -> bool {
+        let directory = match said {
+            _ if identity.is_some() || self.identities.own().is_none() => return true,
+            Said::Word(Word::Hello(_)) => return true,
+            Said::Word(_) => Some(self.lately(from).map_or(0, |hello| hello.directory)),
+            Said::Library(_, directories) => directories.map(|(theirs, _)| theirs),
+        };
+        let is_known = directory.is_none_or(|directory| self.known.get(&from) == Some(&directory));
+        let counts = self.seated.contains(&from) && is_known;
+        if !counts {
+            self.identities.refuse(from, None);
+        }
+        counts
     }
 
     /// Takes note of what a member says. Returns whether it is to be answered, since it was not heard of lately.
@@ -91,8 +141,8 @@ impl Others {
                  lost, `leasehold cluster replace` lets this member begin again"
             );
             self.is_disowned = true;
-            self.is_new |= self.is_founder;
-            self.is_founder = false;
+            self.is_new |= !self.founders.is_empty();
+            self.founders.clear();
         }
         self.know(from, hello.directory);
         is_first
@@ -133,9 +183,42 @@ impl Others {
     /// already, this member may have had another directory, which has promised something.
     fn found_with(&mut self, from: u64, message: &Message) {
         let is_founding = is_candidacy(message.msg_type) && message.index == 0 && self.is_of_old(from);
-        if is_founding && self.is_founder && !self.is_admitted {
+        if is_founding && !self.founders.is_empty() && !self.is_admitted {
             (self.is_admitted, self.is_new) = (true, true);
         }
+    }
+
+    /// Takes note of that this member's log ends with the entry `last`. Returns whether the member takes part in
+    /// elections: not before its group is founded, and what it knows of the other founders is sealed.
+    pub(super) fn take_part(&mut self, own: u64, last: u64) -> bool {
+        if self.awaits_founders && (last > 0 || self.awaited(own).next().is_none()) {
+            (self.awaits_founders, self.is_new) = (false, true);
+        }
+        !self.awaits_founders && (last > 0 || !self.is_new)
+    }
+
+    /// Returns the founders that keep this member, of the number `own`, from founding the group with them.
+    fn awaited(&self, own: u64) -> impl Iterator<Item = (u64, Hindrance)> {
+        let others = self.founders.iter().filter(move |founder| **founder != own);
+        others.filter_map(|founder| {
+            let hindrance = match self.lately(*founder) {
+                // One with an earlier version was heard to found the group, see `found_with`.
+                None if self.is_admitted && self.is_of_old(*founder) => return None,
+                None => Hindrance::Silent,
+                Some(hello) if hello.last > 0 || ![0, self.directory].contains(&hello.yours) => Hindrance::Founded,
+                // It was said before this directory was there, and may be late.
+                Some(hello) if hello.yours == 0 => Hindrance::Silent,
+                Some(_) => return None,
+            };
+            Some((*founder, hindrance))
+        })
+    }
+
+    /// Returns from whom this member, of the number `own`, takes nothing, or for whom it waits.
+    pub(super) fn hindrances(&self, own: u64) -> BTreeMap<u64, Hindrance> {
+        let strangers = self.identities.strangers(self.silence);
+        let strangers = strangers.map(|(member, identity)| (member, Hindrance::OtherGroup(identity)));
+        self.awaited(own).filter(|_| self.awaits_founders).chain(strangers).collect()
     }
 
     /// Takes note of the directory of a member, unless another one is known. Returns whether it is the known one.
@@ -152,6 +235,7 @@ impl Others {
         if members.seats.is_empty() {
             return;
         }
+        self.is_new |= self.identities.agree(members.identity);
         self.seated = members.seats.keys().copied().collect();
         let before = self.known.clone();
         self.known.retain(|number, _| members.seats.contains_key(number));
@@ -173,7 +257,7 @@ impl Others {
     /// lost directory, it finds itself among members of long ago, of which those that were lost since may be most.
     pub(super) fn may_stand(&self, own: u64, members: &Membership) -> bool {
         members.seats.get(&own).is_none_or(|seat| match seat.directory {
-            0 => self.is_founder,
+            0 => !self.founders.is_empty(),
             directory => directory == self.directory,
         })
     }
@@ -191,6 +275,28 @@ impl Others {
             (None, _) if self.is_admitted => Way::Plain,
             (None, _) => Way::None,
         }
+    }
+
+    /// Returns the version and the identity that the group of these members is to have, where all of them know it and
+    /// it has not; `own` is the member that leads, and `fresh` an identity for a group without one.
+    pub(super) fn to_agree_on(
+        &self,
+        members: &Membership,
+        own: u64,
+        fresh: Identity,
+    ) -> Option<(u32, Option<Identity>)> {
+        let others = || members.seats.keys().copied().filter(|number| *number != own);
+        let heard = others().map(|number| self.lately(number).map_or(0, |hello| hello.knows));
+        let version = heard.fold(versions::OWN, u32::min);
+        let is_new = version > members.version || members.identity.is_none();
+        if !is_new || version < versions::IDENTITY {
+            return None;
+        }
+        let Some(identity) = self.identities.to_agree_on(others(), fresh) else {
+            tracing::error!("the members of this cluster say that it has more than one identity");
+            return None;
+        };
+        Some((version.max(members.version), Some(identity)))
     }
 
     /// Returns what a member said last, if that was lately.
@@ -262,7 +368,7 @@ mod tests {
     }
 
     fn hello(directory: u64, yours: u64) -> Hello {
-        Hello { knows: KNOWS, directory, yours, last: 0, receives: false }
+        Hello { knows: versions::OWN, directory, yours, last: 0, receives: false }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::Damage;
 use super::journal::Journal;
+use crate::store::Identity;
 
 const SEAL_FILE: &str = "leasehold.seal";
 const HEADING: &str = "leasehold seal 2";
@@ -68,6 +69,13 @@ pub(super) struct SealedGroup {
     /// The directories of the others, as this member knows them.
     #[serde(default)]
     pub(super) known: BTreeMap<u64, u64>,
+    /// The identity of the group, once that is agreed on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) identity: Option<Identity>,
+    /// Whether the group is founded only once all founders have said that their directories are new. From then on this
+    /// member takes part in elections.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) awaits_founders: bool,
 }
 
 /// How far the log has come.

@@ -14,7 +14,7 @@ use super::kept::Last;
 use super::log::AppendError;
 use super::message;
 use super::words::{self, Said, Word};
-use crate::store::{ChangeError, Member as _, MemberChange, MemberMessage, Membership, StoreError};
+use crate::store::{ChangeError, Identity, Member as _, MemberChange, MemberMessage, Membership, StoreError};
 
 /// So many bytes of committed entries may wait to be applied. While there are more, no further ones are taken.
 const MOST_UNAPPLIED: usize = 64 << 20;
@@ -37,8 +37,10 @@ impl Engine {
         if self.gives_way.load(Ordering::Acquire) {
             return Ok(());
         }
-        let stands = exchange.others(|others| others.may_stand(exchange.number(), member.members()));
-        member.let_stand(stands.unwrap_or_default());
+        let (own, last) = (exchange.number(), member.last());
+        let part = exchange.others(|others| (others.take_part(own, last), others.may_stand(own, member.members())));
+        let (takes_part, may_stand) = part.unwrap_or_default();
+        member.let_take_part(takes_part, may_stand);
         for message in work.messages {
             let from = message.from;
             match self.heard(&mut member, exchange, message) {
@@ -82,7 +84,15 @@ impl Engine {
         message: MemberMessage,
     ) -> Result<Option<Message>, String> {
         let from = message.from;
-        match words::decode(&message.bytes)? {
+        let (identity, bytes) = words::take_identity(&message.bytes)?;
+        if !exchange.others(|others| others.may_be_ours(from, identity)).unwrap_or_default() {
+            return Ok(None);
+        }
+        let said = words::decode(&bytes)?;
+        if !exchange.others(|others| others.counts(from, identity, &said)).unwrap_or_default() {
+            return Ok(None);
+        }
+        match said {
             Said::Library(bytes, directories) => {
                 let message = message::decode(&MemberMessage { bytes, ..message })?;
                 let is_admitted = exchange.others(|others| others.admits(from, directories, &message));
@@ -114,6 +124,10 @@ impl Engine {
 
     /// Does what is to be done from time to time.
     fn tick(&self, member: &mut Member, exchange: &Exchange) -> Result<(), StoreError> {
+        let sealed = self.disk.seal.lock().group.clone().unwrap_or_default();
+        if let Some(group) = exchange.others(|others| others.sealed(&sealed)).flatten() {
+            self.disk.write_group(group).map_err(|error| self.disk.stopped(error))?;
+        }
         let ticks = self.ticks.fetch_add(1, Ordering::Relaxed);
         if !ticks.is_multiple_of(HELLO_TICKS) {
             return Ok(());
@@ -122,10 +136,6 @@ impl Engine {
         let applied = self.published.read().entry;
         let since_flush = applied.saturating_sub(exchange.offers.last_flushed());
         metrics::gauge!("leasehold_member_entries_since_flush").set(since_flush as f64);
-        let sealed = self.disk.seal.lock().group.clone().unwrap_or_default();
-        if let Some(group) = exchange.others(|others| others.sealed(&sealed)).flatten() {
-            self.disk.write_group(group).map_err(|error| self.disk.stopped(error))?;
-        }
         for of in exchange.offers.members() {
             let is_received = member.receives(of).is_none() && member.is_caught_up(of);
             if is_received || exchange.offers.is_unused(of, Duration::MAX) {
@@ -138,9 +148,12 @@ impl Engine {
         if !self.leads(member) {
             return Ok(());
         }
-        let with_vote = exchange
-            .others(|others| changing::with_vote(member.members(), others, |number| member.is_caught_up(number)));
-        if let Some(next) = with_vote.flatten() {
+        let next = exchange.others(|others| {
+            let (members, own) = (member.members(), (exchange.number(), Identity::random()));
+            changing::with_vote(members, others, |number| member.is_caught_up(number))
+                .or_else(|| changing::with_version(members, others, own, |number| member.is_caught_up(number)))
+        });
+        if let Some(next) = next.flatten() {
             self.propose_members(member, &next)?;
         }
         Ok(())

@@ -5,9 +5,13 @@
 //! message = 1 ...                          of the library, see `message`
 //!         | 2 word piece?                  the word in postcard, with the piece that it brings
 //!         | 3 from:8 to:8 message          of the library, with the numbers of both directories, little-endian
+//!         | 4 identity:8 message           with the identity of the group, little-endian; 0 before it has one
 //! ```
 //!
-//! A version that knows fewer words drops those that it does not know.
+//! A version that knows fewer words drops those that it does not know. An identity goes to members only that have said
+//! that they know it, see [`versions`](super::versions).
+
+use std::num::NonZeroU64;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -16,12 +20,11 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::error::Corrupt;
 use super::kept::Last;
 use super::stored;
-
-/// The version of the exchange that this one knows: what is above 1 begins with these words.
-pub(super) const KNOWS: u32 = 2;
+use crate::store::Identity;
 
 const WORD: u8 = 2;
 const BETWEEN: u8 = 3;
+const OF_GROUP: u8 = 4;
 
 /// A word of one member to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,7 +122,29 @@ pub(super) fn between(directories: (u64, u64), message: &[u8]) -> Bytes {
     [&[BETWEEN][..], &from.to_le_bytes(), &to.to_le_bytes(), message].concat().into()
 }
 
-/// Reads a message, as far as it is not the library's.
+/// Puts the identity of the group before a message.
+pub(super) fn of_group(identity: Option<Identity>, message: &[u8]) -> Bytes {
+    let identity = identity.map_or(0, |identity| identity.0.get());
+    [&[OF_GROUP][..], &identity.to_le_bytes(), message].concat().into()
+}
+
+/// Takes the identity from before a message; `None` where it has none.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn take_identity(bytes: &Bytes) -> Result<(Option<Identity>, Bytes), String> {
+    let Some((&OF_GROUP, mut rest)) = bytes.split_first() else { return Ok((None, bytes.clone())) };
+    let identity = NonZeroU64::new(number(&mut rest)?).map(Identity);
+    Ok((identity, bytes.slice_ref(rest)))
+}
+
+fn number(rest: &mut &[u8]) -> Result<u64, String> {
+    let (number, left) = rest.split_first_chunk::<8>().ok_or("it is cut short")?;
+    *rest = left;
+    Ok(u64::from_le_bytes(*number))
+}
+
+/// Reads a message behind the identity, as far as it is not the library's.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -140,13 +165,7 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Said, String> {
             if rest.is_empty() { Ok(Said::Word(word)) } else { Err("something follows it".to_owned()) }
         }
         Some(&BETWEEN) => {
-            let rest = &bytes[1..];
-            let number = |rest: &mut &[u8]| {
-                let (number, left) = rest.split_first_chunk::<8>().ok_or("it is cut short")?;
-                *rest = left;
-                Ok::<_, String>(u64::from_le_bytes(*number))
-            };
-            let mut left = rest;
+            let mut left = &bytes[1..];
             let directories = (number(&mut left)?, number(&mut left)?);
             Ok(Said::Library(bytes.slice_ref(left), Some(directories)))
         }
@@ -178,6 +197,7 @@ impl Piece {
 
 #[cfg(test)]
 mod tests {
+    use super::super::versions;
     use super::*;
 
     fn cursor() -> Cursor {
@@ -195,7 +215,7 @@ mod tests {
     #[test]
     fn what_is_said_is_heard() {
         let offer = Offer { term: 3, number: 7, last: Last { number: 9, term: 2 } };
-        let hello = Hello { knows: KNOWS, directory: 5, yours: 6, last: 4, receives: true };
+        let hello = Hello { knows: versions::OWN, directory: 5, yours: 6, last: 4, receives: true };
         let ask = Ask { offer: 7, at: cursor() };
         for word in [Word::Hello(hello), Word::Offer(offer), Word::Ask(ask), Word::Piece(piece()), Word::Gone(7)] {
             let said = encode(&word).expect("writable");
@@ -225,5 +245,16 @@ mod tests {
         let said = between((1, 2), &message);
         assert!(matches!(decode(&said), Ok(Said::Library(heard, Some((1, 2)))) if heard == message));
         assert!(decode(&said.slice(..9)).is_err());
+    }
+
+    #[test]
+    fn the_identity_is_taken_from_before_any_message() {
+        let message = Bytes::from_static(b"\x01message");
+        for identity in [None, NonZeroU64::new(7).map(Identity)] {
+            let said = of_group(identity, &message);
+            assert_eq!(take_identity(&said), Ok((identity, message.clone())));
+            assert!(take_identity(&said.slice(..8)).is_err());
+        }
+        assert_eq!(take_identity(&message), Ok((None, message)));
     }
 }

@@ -20,7 +20,9 @@ use leasehold::peers::{ClusterMap, Envelope, MESSAGES_PATH, PeerSecret};
 use leasehold::scheduler::Schedules;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::measured::Measured;
-use leasehold::store::{ChangeError, Heard, Member, MemberChange, MemberMessage, Membership, Standing, Store};
+use leasehold::store::{
+    ChangeError, Heard, Hindrance, Member, MemberChange, MemberMessage, Membership, Standing, Store,
+};
 use leasehold::wire::{ClaimJobs, ClusterStatus, CompleteJob, JobState, SubmitJob};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -54,6 +56,10 @@ impl Member for Puppet {
     fn heard(&self) -> BTreeMap<u64, Heard> {
         let heard = Heard { ago: Duration::ZERO, knows: 0, last: 0 };
         [1, 2, 3].into_iter().filter(|number| *number != self.number).map(|number| (number, heard)).collect()
+    }
+
+    fn hindrances(&self) -> BTreeMap<u64, Hindrance> {
+        BTreeMap::new()
     }
 
     async fn change(&self, _: MemberChange) -> Result<(), ChangeError> {

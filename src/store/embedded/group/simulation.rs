@@ -29,9 +29,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::super::entry;
-use super::super::words::{self, Word};
 use super::{Committed, Successor};
-use crate::store::{MemberMessage, Membership};
+use crate::store::{Identity, MemberMessage, Membership};
 use disk::{Disk, State};
 use node::Node;
 
@@ -40,6 +39,7 @@ mod disk;
 mod faults;
 mod node;
 mod operator;
+mod running;
 
 /// How many groups are made up, and the steps of each. The nightly script asks for more.
 const SEEDS: u64 = 40;
@@ -98,7 +98,8 @@ counts!(
     added,
     given_votes,
     removed,
-    replaced
+    replaced,
+    identified
 );
 
 /// What is not a member's: time, the network, and what is known of all.
@@ -129,11 +130,6 @@ struct World {
 }
 
 impl World {
-    fn say(&mut self, from: u64, to: u64, word: &Word) {
-        let bytes = words::encode(word).expect("writable");
-        self.send(MemberMessage { from, to, bytes });
-    }
-
     fn send(&mut self, message: MemberMessage) {
         let chance = if self.is_calm { 100 } else { self.random.random_range(0..100) };
         if chance < 2 || self.network.len() >= MOST_MESSAGES {
@@ -151,6 +147,11 @@ impl World {
         self.sent += 1;
         let arrives = self.now + self.random.random_range(0..late);
         self.network.insert((arrives, self.sent), message);
+    }
+
+    /// Makes up the identity of a group.
+    fn identity(&mut self) -> Identity {
+        Identity(self.random.random())
     }
 
     /// Takes note of who leads in a term.
@@ -180,6 +181,8 @@ impl World {
 
     fn has_changed(&mut self, next: &Arc<Membership>) {
         let before = std::mem::replace(&mut self.members, Arc::clone(next));
+        self.counts.identified += u64::from(before.identity != next.identity);
+        assert!(before.identity.is_none() || before.identity == next.identity, "the identity of the group changes");
         for (number, seat) in &next.seats {
             match before.seats.get(number) {
                 None => self.counts.added += 1,
@@ -340,8 +343,8 @@ impl Simulation {
         self.world.counts.replaced_entries += self.nodes[&number].disk.files().replaced;
     }
 
-    /// Lets everything be well, until all members have come to the same state.
-    fn calm_down(&mut self) {
+    /// Lets nothing go wrong from now on.
+    fn mend(&mut self) {
         let world = &mut self.world;
         (world.is_calm, world.cut_until) = (true, 0);
         for node in self.nodes.values_mut() {
@@ -349,6 +352,11 @@ impl Simulation {
             let mut files = node.disk.files();
             (files.is_full, files.fails) = (false, None);
         }
+    }
+
+    /// Lets everything be well, until all members have come to the same state.
+    fn calm_down(&mut self) {
+        self.mend();
         let (until, begun) = (self.world.now + CALM_STEPS, self.world.history.len());
         while self.world.now < until {
             for _ in 0..500 {
@@ -385,6 +393,10 @@ impl Simulation {
     }
 }
 
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
 /// Lets a group live, and returns what has happened, and the hash of all entries.
 fn run(seed: u64) -> (Counts, u64) {
     println!("seed {seed}");
@@ -396,7 +408,6 @@ fn run(seed: u64) -> (Counts, u64) {
 
 #[test]
 fn a_group_stays_one_whatever_is_lost_and_whoever_dies_or_leaves() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let first = number("LEASEHOLD_TEST_SEED").unwrap_or_else(|| rand::rng().random_range(0..1 << 40));
     let seeds = number("LEASEHOLD_TEST_SEEDS").unwrap_or(SEEDS);
     println!("LEASEHOLD_TEST_SEED={first} makes up the same again");
@@ -406,6 +417,28 @@ fn a_group_stays_one_whatever_is_lost_and_whoever_dies_or_leaves() {
     }
     println!("{all:?}");
     assert!(seeds < SEEDS || all.have_all(), "something never happens");
+}
+
+#[test]
+fn founders_that_are_started_again_with_new_directories_found_no_group_in_the_place_of_theirs() {
+    let first = number("LEASEHOLD_TEST_SEED").unwrap_or_else(|| rand::rng().random_range(0..1 << 40));
+    println!("LEASEHOLD_TEST_SEED={first} makes up the same again");
+    for seed in first..first + number("LEASEHOLD_TEST_SEEDS").unwrap_or(SEEDS) {
+        println!("seed {seed}");
+        let mut simulation = Simulation::new(seed);
+        let lives = simulation.world.random.random_range(500..STEPS / 2);
+        (0..lives).for_each(|_| simulation.step());
+        if !simulation.lose_all_but_one() {
+            continue;
+        }
+        simulation.mend();
+        (0..CALM_STEPS / 5).for_each(|_| simulation.step());
+        let leaders: Vec<u64> = simulation.nodes.values().filter(|node| node.leads()).map(|node| node.number).collect();
+        if !leaders.is_empty() {
+            simulation.nodes.values().for_each(|node| eprintln!("{}", node.describe()));
+        }
+        assert_eq!(leaders, [0; 0], "nobody may lead: the only member that is left has what was acknowledged");
+    }
 }
 
 #[test]

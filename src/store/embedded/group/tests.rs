@@ -297,7 +297,7 @@ fn one_that_joins_and_knows_nothing_of_its_group_does_not_vote() {
 fn one_that_may_not_stand_for_election_votes_for_others() {
     let mut members = two();
     let (member, disk) = &mut members[1];
-    member.let_stand(false);
+    member.let_take_part(true, false);
     member.step(Message { msg_type: MessageType::MsgTimeoutNow, from: 1, to: 2, term: 1, ..Message::default() });
     for _ in 0..ELECTION_TICKS * 5 {
         member.tick();
@@ -307,7 +307,7 @@ fn one_that_may_not_stand_for_election_votes_for_others() {
     member.step(Message { index: 1, log_term: 1, ..candidacy(2) });
     member.advance(None, disk).expect("written");
     assert_eq!(disk.vote, Vote { term: 2, member: 1 });
-    member.let_stand(true);
+    member.let_take_part(true, true);
     for _ in 0..ELECTION_TICKS * 2 {
         member.tick();
     }

@@ -15,12 +15,15 @@ use super::super::super::entry::{self, has_members};
 use super::super::super::kept::{Earlier, Last, Offered, entry_of};
 use super::super::super::log::AppendError;
 use super::super::super::seal::{SealedGroup, Vote};
-use super::super::super::words::{Offer, Word};
+use super::super::super::words::{Ask, Offer, Piece, Word};
 use super::super::{Committed, Durable, term_of};
 use crate::store::Membership;
 
 /// The most frames that are read from the log at once.
 const READ_FRAMES: usize = 16;
+
+/// The most pieces that a state has.
+const MOST_PIECES: u8 = 4;
 
 /// What a member has made of the entries that it has applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -182,7 +185,16 @@ impl Disk {
     pub(super) fn new(member: u64, directory: u64, founders: &[u64], is_admitted: bool) -> Self {
         let (founders, flushed) = (founders.to_vec(), State::of(founders));
         let cluster = "simulation".to_owned();
-        let group = SealedGroup { cluster, member, directory, is_admitted, founders, known: BTreeMap::new() };
+        let awaits_founders = !founders.is_empty();
+        let group = SealedGroup {
+            cluster,
+            member,
+            directory,
+            is_admitted,
+            founders,
+            awaits_founders,
+            ..SealedGroup::default()
+        };
         Self(Arc::new(Mutex::new(Files {
             group,
             vote: Vote::default(),
@@ -213,6 +225,18 @@ impl Disk {
         let term = entries.last().map_or(files.flushed.last.term, |entry| entry.term);
         assert!(files.vote.term >= term, "the vote is of an earlier term than the log");
         (files.vote, files.flushed.clone(), entries)
+    }
+
+    /// Answers a question of a member for a piece of a state, at this tick.
+    pub(super) fn answer(&self, from: u64, ask: Ask, ticks: u64) -> Word {
+        let mut files = self.files();
+        let Some((_, state, used)) = files.offers.get_mut(&from).filter(|(number, _, _)| *number == ask.offer) else {
+            return Word::Gone(ask.offer);
+        };
+        *used = ticks;
+        let pieces = u8::try_from(ask.offer % u64::from(MOST_PIECES)).expect("small");
+        let is_last = ask.at.keyspace >= pieces;
+        Word::Piece(Piece::of(ask.offer, ask.at, state.encode(), is_last))
     }
 
     /// Returns the word that offers a state, which the library has asked for before.

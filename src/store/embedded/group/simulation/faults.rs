@@ -43,6 +43,24 @@ impl Simulation {
         }
     }
 
+    /// Lets all members that vote lose their directories but one, a founder that has something of the log. The founders
+    /// are started as such again. Returns whether there is such a one, and it is not all of the group.
+    pub(super) fn lose_all_but_one(&mut self) -> bool {
+        let voters: Vec<u64> = self.world.members.that_vote(true).collect();
+        let has_some = |number: &&u64| self.founders.contains(number) && self.nodes[*number].disk.files().last() > 0;
+        let Some(left) = voters.iter().find(has_some).copied() else { return false };
+        // It may be about to know that it is the only one.
+        if voters.len() == 1 || self.is_changing() {
+            return false;
+        }
+        self.nodes.retain(|number, _| *number == left);
+        let founders = self.founders.clone();
+        for number in voters.iter().chain(&founders).filter(|number| **number != left) {
+            self.put_node(*number, if founders.contains(number) { &founders } else { &[] });
+        }
+        true
+    }
+
     /// Returns whether the group goes on when this member loses its directory.
     fn may_be_lost(&self, number: u64) -> bool {
         let members = &self.world.members;

@@ -6,20 +6,21 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use raft::eraftpb::{Message, MessageType};
+use raft::eraftpb::MessageType;
 use rand::RngExt as _;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::super::kept::{Last, group_of};
+use super::super::super::kept::group_of;
 use super::super::super::log::AppendError;
-use super::super::super::others::{Others, Way};
+use super::super::super::others::Others;
 use super::super::super::seal::SealedGroup;
-use super::super::super::words::{self, Ask, Cursor, Offer, Piece, Said, Word};
+use super::super::super::words::{Piece, Said, Word};
 use super::super::super::{changing, message, stored};
 use super::super::{ELECTION_TICKS, Member, Progress, ProposeError, Successor};
 use super::World;
 use super::calls::Calls;
 use super::disk::{Disk, State};
+use super::running::{Receiving, Running};
 use crate::store::{MemberChange, MemberMessage, Membership};
 
 /// A tick so long that nobody is ever taken to be silent: the simulation has clocks of its own.
@@ -40,9 +41,6 @@ const ASK_AGAIN_TICKS: u64 = 5;
 /// When no piece has come for so many ticks, the state is given up.
 const SILENT_TICKS: u64 = 30;
 
-/// The most pieces that a state has.
-const MOST_PIECES: u8 = 4;
-
 /// A member of the simulation.
 pub(super) struct Node {
     pub(super) number: u64,
@@ -55,27 +53,6 @@ pub(super) struct Node {
     pub(super) wakes: u64,
     /// In how many of four ticks of the others its clock ticks.
     pub(super) pace: u32,
-}
-
-struct Running {
-    member: Member,
-    others: Others,
-    state: State,
-    /// What is committed and not applied yet.
-    waiting: VecDeque<super::super::Committed>,
-    ticks: u64,
-    receiving: Option<Receiving>,
-    calls: Calls,
-}
-
-/// A state that is received.
-struct Receiving {
-    from: u64,
-    offer: Offer,
-    next: u8,
-    /// The ticks when the last piece came, and when the next was asked for.
-    came: u64,
-    asked: u64,
 }
 
 impl Node {
@@ -174,8 +151,9 @@ impl Node {
         let drawn = xxh3_64(&[world.seed, self.number, running.ticks >> 4].map(u64::to_le_bytes).concat());
         let timeout = ELECTION_TICKS + usize::try_from(drawn % ELECTION_TICKS as u64).expect("small");
         running.member.node.raft.set_randomized_election_timeout(timeout);
-        running.member.let_stand(running.others.may_stand(self.number, running.member.members()));
+        running.let_take_part(self.number);
         running.member.tick();
+        running.seal(&self.disk);
         self.ask_again(world);
         if self.running.as_ref().is_some_and(|running| running.ticks.is_multiple_of(HELLO_TICKS)) {
             self.say_hello(world);
@@ -191,9 +169,6 @@ impl Node {
             running.greet(self.number, to, world);
         }
         let mut files = self.disk.files();
-        if let Some(group) = running.others.sealed(&files.group) {
-            files.group = group;
-        }
         let ticks = running.ticks;
         let offered: Vec<(u64, u64)> = files.offers.iter().map(|(of, (_, _, used))| (*of, *used)).collect();
         for (of, used) in offered {
@@ -210,10 +185,12 @@ impl Node {
         }
         drop(files);
         if running.leads() {
-            let with_vote = changing::with_vote(running.member.members(), &running.others, |number| {
-                running.member.is_caught_up(number)
-            });
-            if let Some(next) = with_vote {
+            let (members, others) = (running.member.members(), &running.others);
+            let own = (self.number, world.identity());
+            let is_caught_up = |number| running.member.is_caught_up(number);
+            let next = changing::with_vote(members, others, is_caught_up)
+                .or_else(|| changing::with_version(members, others, own, is_caught_up));
+            if let Some(next) = next {
                 self.propose_members(&next, world);
             }
         }
@@ -228,7 +205,7 @@ impl Node {
         } else if running.ticks - receiving.asked > ASK_AGAIN_TICKS {
             receiving.asked = running.ticks;
             let (to, ask) = (receiving.from, receiving.ask());
-            world.say(self.number, to, &Word::Ask(ask));
+            running.say(self.number, to, &Word::Ask(ask), world);
         }
     }
 
@@ -236,8 +213,9 @@ impl Node {
     pub(super) fn hear(&mut self, message: MemberMessage, world: &mut World) {
         let Some(running) = &mut self.running else { return };
         let from = message.from;
-        running.member.let_stand(running.others.may_stand(self.number, running.member.members()));
-        match words::decode(&message.bytes).expect("readable") {
+        running.let_take_part(self.number);
+        let Some(said) = running.understand(&message) else { return };
+        match said {
             Said::Library(bytes, directories) => {
                 let message = message::decode(&MemberMessage { bytes, ..message }).expect("readable");
                 if running.others.admits(from, directories, &message) {
@@ -266,13 +244,13 @@ impl Node {
                 if running.receiving.is_none() && running.lacks(offer.last) {
                     let (came, asked) = (running.ticks, running.ticks);
                     let receiving = Receiving { from, offer, next: 0, came, asked };
-                    world.say(self.number, from, &Word::Ask(receiving.ask()));
+                    running.say(self.number, from, &Word::Ask(receiving.ask()), world);
                     running.receiving = Some(receiving);
                 }
             }
             Said::Word(Word::Ask(ask)) => {
-                let answer = self.answer(from, ask);
-                world.say(self.number, from, &answer);
+                let answer = self.disk.answer(from, ask, running.ticks);
+                running.say(self.number, from, &answer, world);
             }
             Said::Word(Word::Piece(piece)) => return self.receive(from, piece, world),
             Said::Word(Word::Gone(offer)) => {
@@ -280,19 +258,6 @@ impl Node {
             }
         }
         self.proceed(world);
-    }
-
-    /// Answers a question for a piece of a state.
-    fn answer(&self, from: u64, ask: Ask) -> Word {
-        let ticks = self.running.as_ref().map_or(0, |running| running.ticks);
-        let mut files = self.disk.files();
-        let Some((_, state, used)) = files.offers.get_mut(&from).filter(|(number, _, _)| *number == ask.offer) else {
-            return Word::Gone(ask.offer);
-        };
-        *used = ticks;
-        let pieces = u8::try_from(ask.offer % u64::from(MOST_PIECES)).expect("small");
-        let is_last = ask.at.keyspace >= pieces;
-        Word::Piece(Piece::of(ask.offer, ask.at, state.encode(), is_last))
     }
 
     /// Takes a piece of a state, and begins with that when it is whole.
@@ -308,7 +273,7 @@ impl Node {
         if !piece.is_last {
             (receiving.from, receiving.asked) = (from, ticks);
             let ask = receiving.ask();
-            return world.say(self.number, from, &Word::Ask(ask));
+            return running.say(self.number, from, &Word::Ask(ask), world);
         }
         let state = State::decode(&piece.items);
         assert_eq!(state.last, receiving.offer.last, "it is not what was offered");
@@ -450,50 +415,5 @@ impl Node {
             let kept = world.random.random_range(0..=world.keeps);
             files.flush(running.state.clone(), kept);
         }
-    }
-}
-
-impl Running {
-    fn leads(&self) -> bool {
-        let position = self.member.position();
-        position.is_leader && position.term == self.state.last.term
-    }
-
-    /// Returns whether it lacks an entry that was committed.
-    fn lacks(&self, entry: Last) -> bool {
-        self.member.position().committed < entry.number && !self.member.has(entry)
-    }
-
-    fn greet(&self, from: u64, to: u64, world: &mut World) {
-        let hello = self.others.hello(to, self.member.last(), self.receiving.is_some());
-        world.say(from, to, &Word::Hello(hello));
-    }
-
-    /// Sends messages as the exchange does.
-    fn send(&self, from: u64, disk: &Disk, messages: Vec<Message>, world: &mut World) {
-        for message in messages {
-            if message.msg_type == MessageType::MsgSnapshot {
-                if let Some(word) = disk.offer_word(message.to, message.term) {
-                    world.say(from, message.to, &word);
-                }
-                continue;
-            }
-            let way = self.others.way(message.to, message.msg_type);
-            let Some(message) = message::encode(&message).expect("writable") else { continue };
-            match way {
-                Way::Plain => world.send(message),
-                Way::Between(directories) => {
-                    let bytes = words::between(directories, &message.bytes);
-                    world.send(MemberMessage { bytes, ..message });
-                }
-                Way::None => {}
-            }
-        }
-    }
-}
-
-impl Receiving {
-    fn ask(&self) -> Ask {
-        Ask { offer: self.offer.number, at: Cursor { keyspace: self.next, after: None } }
     }
 }
