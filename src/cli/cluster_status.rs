@@ -134,14 +134,16 @@ pub(super) async fn run(command: ClusterCommand, settings: Settings) -> Result<(
 /// Asks every member that the leader names, or the first one that is asked where the leader does not answer.
 async fn status(answer: &ClientArgs, settings: &Settings) -> Result<(), Failure> {
     let mut first = answer.connect(&settings.client)?.cluster().await.map_err(no_member)?;
-    let ask_at =
-        async |address: &str, member: u64, cluster: &str| match answer.server.connect_to(address, &settings.client) {
-            Ok(client) => ask(&client.with_max_retries(0), cluster, member).await,
-            Err(_) => Err("its address is wrong".to_owned()),
-        };
+    let ask_at = async |address: &str, member: u64, of: &ClusterStatus| match answer
+        .server
+        .connect_to(address, &settings.client)
+    {
+        Ok(client) => ask(&client.with_max_retries(0), of, member).await,
+        Err(_) => Err("its address is wrong".to_owned()),
+    };
     // Another member may not know yet who has come and gone.
     if let (false, Some(leader), Some(address)) = (first.leads, first.leader, &first.leader_address)
-        && let Ok(status) = ask_at(address, leader, &first.cluster).await
+        && let Ok(status) = ask_at(address, leader, &first).await
     {
         first = status;
     }
@@ -149,11 +151,11 @@ async fn status(answer: &ClientArgs, settings: &Settings) -> Result<(), Failure>
         if listed.member == first.member {
             return Ok(first.clone());
         }
-        ask_at(&listed.address, listed.member, &first.cluster).await
+        ask_at(&listed.address, listed.member, &first).await
     });
     let rows = rows(&first, &join_all(asked).await);
     if !answer.is_for_programs() {
-        print(&headline(&first.cluster, &rows))?;
+        print(&headline(&first, &rows))?;
     }
     answer.print_all(&rows, overview)
 }
@@ -168,9 +170,13 @@ fn no_member(error: ClientError) -> Failure {
     }
 }
 
-async fn ask(client: &Client, cluster: &str, member: u64) -> Said {
+async fn ask(client: &Client, of: &ClusterStatus, member: u64) -> Said {
+    let ClusterStatus { cluster, identity, .. } = of;
     match timeout(ANSWERS_WITHIN, client.cluster()).await {
-        Ok(Ok(status)) if status.cluster != cluster => Err(format!("it is in the cluster `{}`", status.cluster)),
+        Ok(Ok(status)) if status.cluster != *cluster => Err(format!("it is in the cluster `{}`", status.cluster)),
+        Ok(Ok(status)) if status.identity.as_ref().zip(identity.as_ref()).is_some_and(|(one, other)| one != other) => {
+            Err("it is in another cluster of this name".to_owned())
+        }
         Ok(Ok(status)) if status.member != member => Err(format!("member {} answers here", status.member)),
         Ok(Ok(status)) => Ok(status),
         Ok(Err(error)) => Err(error.to_string()),
@@ -210,13 +216,19 @@ fn rows(first: &ClusterStatus, said: &[Said]) -> Vec<Row> {
     first.members.iter().zip(said).map(row).collect()
 }
 
-fn headline(cluster: &str, rows: &[Row]) -> String {
+fn headline(first: &ClusterStatus, rows: &[Row]) -> String {
+    let ClusterStatus { cluster, identity, hindrances, .. } = first;
     let leader = match rows.iter().find(|row| row.role == "leader") {
         Some(row) => format!("member {} leads in term {}", row.member, row.term.unwrap_or_default()),
         None => "no member leads".to_owned(),
     };
     let reachable = rows.iter().filter(|row| row.reachable).count();
-    format!("cluster {cluster}: {leader}, {reachable} of {} members answer\n", rows.len())
+    let identity = identity.as_ref().map(|identity| format!(" ({identity})")).unwrap_or_default();
+    let mut text = format!("cluster {cluster}{identity}: {leader}, {reachable} of {} members answer\n", rows.len());
+    for hindrance in hindrances {
+        text.push_str(&format!("{hindrance}\n"));
+    }
+    text
 }
 
 /// The columns of a table of members.
@@ -259,10 +271,13 @@ mod tests {
             address: format!("http://m{member}:7400"),
             votes: true,
             heard_ms: None,
+            version: None,
             lag: None,
         };
         ClusterStatus {
             cluster: "jobs".to_owned(),
+            identity: None,
+            version: 0,
             member,
             term,
             leader: Some(2),
@@ -273,6 +288,7 @@ mod tests {
             applied,
             committed,
             members: [1, 2, 3].map(listed).to_vec(),
+            hindrances: Vec::new(),
         }
     }
 
@@ -285,7 +301,7 @@ mod tests {
             Err("cannot reach it: connection refused".to_owned()),
         ];
         let rows = rows(&first, &said);
-        assert_eq!(headline("jobs", &rows), "cluster jobs: member 2 leads in term 4, 2 of 3 members answer\n");
+        assert_eq!(headline(&first, &rows), "cluster jobs: member 2 leads in term 4, 2 of 3 members answer\n");
         let text = overview(&rows);
         let lines: Vec<Vec<&str>> = text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0], ["1", "http://m1:7400", "follower", "yes", "90", "10"], "{text}");

@@ -1,9 +1,11 @@
 //! Where a member stands in its cluster.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::store::Role;
+use crate::store::{Hindrance, Role};
 
 /// Where a member stands in its cluster, as the member itself knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -11,6 +13,15 @@ pub struct ClusterStatus {
     /// The name of the cluster.
     #[schema(example = "jobs")]
     pub cluster: String,
+    /// What tells the cluster from every other one, also from one of the same name; null until all members have a
+    /// version that knows identities, and have agreed on one. `force-alone` makes a new one.
+    #[serde(default)]
+    #[schema(example = "5f0c1d2e3a4b5c6d")]
+    pub identity: Option<String>,
+    /// The version of the messages between members that all members have agreed on; 0 before that.
+    #[serde(default)]
+    #[schema(example = 3)]
+    pub version: u32,
     /// The number of the member that answers.
     #[schema(example = 1)]
     pub member: u64,
@@ -40,6 +51,10 @@ pub struct ClusterStatus {
     pub committed: u64,
     /// All members, in the order of their numbers.
     pub members: Vec<ClusterMember>,
+    /// The others from which the member that answers takes nothing, or for which it waits, in the order of their
+    /// numbers.
+    #[serde(default)]
+    pub hindrances: Vec<ClusterHindrance>,
 }
 
 /// A change of a cluster's members, or of who leads. Changes are made by the leader, whichever member is asked, and one
@@ -100,10 +115,85 @@ pub struct ClusterMember {
     #[serde(default)]
     #[schema(example = 640)]
     pub heard_ms: Option<u64>,
+    /// The version of the messages between members that it knows; null for the member that answers, and when it was not
+    /// heard of since that one was started.
+    #[serde(default)]
+    #[schema(example = 3)]
+    pub version: Option<u32>,
     /// How many entries of the log it lacked a second ago at most, as the leader knows; null for others.
     #[serde(default)]
     #[schema(example = 0)]
     pub lag: Option<u64>,
+}
+
+/// A member from which another one takes nothing, or for which it waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterHindrance {
+    /// The number of the member.
+    #[schema(example = 3)]
+    pub member: u64,
+    /// Why nothing is taken from it, or what is waited for.
+    pub reason: HindranceReason,
+    /// The identity of the cluster that it is of, where that is another one and has one.
+    #[serde(default)]
+    #[schema(example = "5f0c1d2e3a4b5c6d")]
+    pub identity: Option<String>,
+}
+
+/// Why a member takes nothing from another one, or waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HindranceReason {
+    /// It is of another cluster.
+    OtherCluster,
+    /// It is silent, and the cluster is founded only once all its founders have said that their data directories are
+    /// new.
+    Silent,
+    /// It is of a cluster already, and the member that answers was started with a new data directory to found one with
+    /// it.
+    Founded,
+}
+
+impl HindranceReason {
+    /// All reasons.
+    pub const ALL: [Self; 3] = [Self::OtherCluster, Self::Silent, Self::Founded];
+}
+
+impl ClusterHindrance {
+    /// Returns what hinders a member about another one, of this number.
+    #[must_use]
+    pub fn of(member: u64, hindrance: Hindrance) -> Self {
+        let (reason, identity) = match hindrance {
+            Hindrance::OtherGroup(identity) => (HindranceReason::OtherCluster, identity),
+            Hindrance::Silent => (HindranceReason::Silent, None),
+            Hindrance::Founded => (HindranceReason::Founded, None),
+        };
+        Self { member, reason, identity: identity.map(|identity| identity.to_string()) }
+    }
+}
+
+impl fmt::Display for ClusterHindrance {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { member, reason, identity } = self;
+        match (reason, identity) {
+            (HindranceReason::OtherCluster, Some(identity)) => {
+                write!(formatter, "member {member} is of another cluster, with the identity {identity}")
+            }
+            (HindranceReason::OtherCluster, None) => {
+                write!(formatter, "member {member} is of another cluster, or was removed from this one")
+            }
+            (HindranceReason::Silent, _) => write!(
+                formatter,
+                "member {member} is silent: the cluster is founded once all its founders have said that their data \
+                 directories are new"
+            ),
+            (HindranceReason::Founded, _) => write!(
+                formatter,
+                "member {member} is of a cluster already, and this one was started with a new data directory as a \
+                 founder: if its former one is lost, see `leasehold cluster replace --help`"
+            ),
+        }
+    }
 }
 
 /// The members of earlier versions all vote.

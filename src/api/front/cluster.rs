@@ -18,7 +18,7 @@ use crate::api::json::ok;
 use crate::api::observe::{REQUEST_ID, request_id};
 use crate::peers::ClusterMap;
 use crate::store::{ChangeError, MemberChange, Standing};
-use crate::wire::{ChangeCluster, ClusterMember, ClusterStatus};
+use crate::wire::{ChangeCluster, ClusterHindrance, ClusterMember, ClusterStatus};
 
 /// The most bytes that an order has.
 const MAX_ORDER_BYTES: usize = 16 << 10;
@@ -35,20 +35,24 @@ impl Front {
 }
 
 fn status_of(front: &Front) -> ClusterStatus {
-    let Standing { role, receives, term, leader, leads, applied, committed, .. } = front.standing();
+    let Standing { role, identity, receives, term, leader, leads, applied, committed, .. } = front.standing();
     let ClusterMap { cluster, member, .. } = &front.map;
     let (members, heard) = (front.member.members(), front.member.heard());
     let agreed = members.borrow().clone();
     let address = |member: u64| front.map.address(member, &agreed).map(|address| address.to_string());
+    let hindrances = front.member.hindrances().into_iter();
     let members = agreed.seats.iter().map(|(number, seat)| ClusterMember {
         member: *number,
         address: address(*number).unwrap_or_default(),
         votes: seat.votes,
         heard_ms: heard.get(number).map(|heard| u64::try_from(heard.ago.as_millis()).unwrap_or(u64::MAX)),
+        version: heard.get(number).map(|heard| heard.knows),
         lag: leads.then(|| heard.get(number).map(|heard| committed.saturating_sub(heard.last))).flatten(),
     });
     ClusterStatus {
         cluster: cluster.to_string(),
+        identity: identity.map(|identity| identity.to_string()),
+        version: agreed.version,
         member: *member,
         term,
         leader,
@@ -59,6 +63,7 @@ fn status_of(front: &Front) -> ClusterStatus {
         applied,
         committed,
         members: members.collect(),
+        hindrances: hindrances.map(|(member, hindrance)| ClusterHindrance::of(member, hindrance)).collect(),
     }
 }
 

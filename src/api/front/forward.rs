@@ -32,7 +32,7 @@ use crate::api::extract::{MAX_BULK_BYTES, read_within};
 use crate::executor::NoHttpClient;
 use crate::peers::ClusterMap;
 use crate::store::{Member, Membership, Standing};
-use crate::wire::Problem;
+use crate::wire::{ClusterHindrance, Problem};
 
 /// Says which member has forwarded a call. Whoever gets such a call and does not lead forwards it no further.
 pub(super) const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
@@ -68,6 +68,7 @@ const OF_THE_CONNECTION: [HeaderName; 8] = [
 /// Has the leader serve calls.
 pub(super) struct Forwarder {
     map: ClusterMap,
+    member: Arc<dyn Member>,
     members: watch::Receiver<Arc<Membership>>,
     standing: watch::Receiver<Standing>,
     own: Own,
@@ -81,7 +82,7 @@ pub(super) struct Forwarder {
 impl Forwarder {
     pub(super) fn new(
         map: ClusterMap,
-        member: &dyn Member,
+        member: Arc<dyn Member>,
         own: Own,
         guard: Arc<Guard>,
         limits: &Limits,
@@ -103,13 +104,18 @@ impl Forwarder {
             .build()?;
         let (budget, body_within) = (BodyBudget::new(limits.body_bytes), limits.body_within);
         let (members, standing) = (member.members(), member.standing());
-        Ok(Self { map, members, standing, own, http, guard, budget, body_within, shutdown })
+        Ok(Self { map, member, members, standing, own, http, guard, budget, body_within, shutdown })
     }
 
     /// Returns the refusal for want of a leader.
     pub(super) fn no_leader(&self) -> ApiError {
         let members = self.members.borrow().that_vote(true).count();
-        let detail = format!("no member of the cluster leads: {} of its {members} members must run", members / 2 + 1);
+        let mut detail =
+            format!("no member of the cluster leads: {} of its {members} members must run", members / 2 + 1);
+        for (member, hindrance) in self.member.hindrances() {
+            detail.push_str("; ");
+            detail.push_str(&ClusterHindrance::of(member, hindrance).to_string());
+        }
         ApiError::new(Code::NoLeader, detail)
     }
 

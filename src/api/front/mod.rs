@@ -121,7 +121,7 @@ impl Front {
         let body_within = limits.body_within;
         let forwarder = Arc::new(Forwarder::new(
             map.clone(),
-            &*member,
+            Arc::clone(&member),
             own.clone(),
             Arc::clone(&guard),
             &limits,

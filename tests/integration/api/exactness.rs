@@ -13,8 +13,8 @@ use leasehold::scheduler::Outcome;
 use leasehold::store::{Role, Stream};
 use leasehold::wire::{
     BulkFilter, ClaimJobs, ClaimNext, ClusterRole, CompleteJob, Completion, ExcludedDates, FailJob, FinishJobs,
-    HealthCheckName, HealthStatus, HeartbeatJob, HeartbeatJobs, JobError, JobState, LeaseBeat, OrphanAction, Period,
-    PreviewSchedule, PutSchedule, ReleaseJob, SubmitJob, Subscribe, Then,
+    HealthCheckName, HealthStatus, HeartbeatJob, HeartbeatJobs, HindranceReason, JobError, JobState, LeaseBeat,
+    OrphanAction, Period, PreviewSchedule, PutSchedule, ReleaseJob, SubmitJob, Subscribe, Then,
 };
 use regex::Regex;
 use serde_json::{Value, json};
@@ -248,6 +248,7 @@ fn it_lists_the_words_of_every_enum() {
         ("Fairness", all(&Fairness::ALL)),
         ("HealthCheckName", all(&HealthCheckName::ALL)),
         ("HealthStatus", all(&[HealthStatus::Ok, HealthStatus::Warn, HealthStatus::Error])),
+        ("HindranceReason", all(&HindranceReason::ALL)),
         ("JobOrder", all(&JobOrder::ALL)),
         ("JobState", all(&JobState::ALL)),
         ("Method", all(&Method::ALL)),

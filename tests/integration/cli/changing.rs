@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use leasehold::client::Client;
-use leasehold::wire::{ClaimJobs, ClusterStatus, CompleteJob, SubmitJob};
+use leasehold::wire::{ClaimJobs, ClusterStatus, CompleteJob, HindranceReason, SubmitJob};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -114,6 +114,16 @@ impl Cluster {
             assert_eq!(self.client(number).job(id).await.expect("the job is there").id, *id);
         }
     }
+}
+
+/// Says that a member is hindered by these others, for this reason.
+fn is_hindered(status: &ClusterStatus, by: &[u64], reason: HindranceReason) -> bool {
+    status
+        .hindrances
+        .iter()
+        .filter(|hindrance| hindrance.reason == reason)
+        .map(|hindrance| hindrance.member)
+        .eq(by.iter().copied())
 }
 
 fn claim_as(worker: &str, most: u64) -> ClaimJobs {
@@ -229,4 +239,68 @@ async fn the_one_that_is_left_goes_on_alone_and_no_former_fence_is_taken() {
         .says(4, "it votes", |status| status.members.iter().all(|member| member.votes) && status.leader.is_some())
         .await;
     cluster.has(4, &ids).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_one_that_has_everything_is_taken_over_neither_by_new_founders_nor_by_those_of_former_times() {
+    let mut cluster = Cluster::of_three();
+    cluster.leader(2).await;
+    let identity = cluster.says(2, "it knows the identity", |status| status.identity.is_some()).await.identity;
+    for other in [1, 3] {
+        cluster.says(other, "it knows the same", |status| status.identity == identity && status.version > 0).await;
+    }
+    let ids = cluster.submit(2, 20).await;
+    let leader = cluster.leader(2).await;
+    let last = cluster.client(leader).cluster().await.expect("it runs").committed;
+    cluster.says(2, "it has all", |status| status.applied >= last).await;
+    // Two of three lose their directories, and are started as they were started at first, before and after the third.
+    for lost in [1, 3] {
+        cluster.end(lost, Signal::SIGKILL);
+        std::fs::rename(cluster.data(lost), cluster.place.path().join(format!("former-{lost}"))).expect("it is there");
+    }
+    cluster.end(2, Signal::SIGKILL);
+    for lost in [1, 3] {
+        cluster.start(lost, &[]);
+    }
+    cluster.says(1, "it waits", |status| is_hindered(status, &[2], HindranceReason::Silent)).await;
+    let refused = cluster.client(1).with_max_retries(0).submit(&SubmitJob::new("q", "k")).await;
+    let refused = refused.expect_err("nobody leads").to_string();
+    assert!(refused.contains("member 2 is silent: the cluster is founded once"), "{refused}");
+    cluster.start(2, &[]);
+    for lost in [1, 3] {
+        cluster.says(lost, "it knows", |status| status.role == leasehold::wire::ClusterRole::Disowned).await;
+    }
+    cluster
+        .says(2, "it is what it was, and alone", |status| status.leader.is_none() && status.identity == identity)
+        .await;
+    // It goes on alone, and is another cluster from then on.
+    for number in [1, 2, 3] {
+        cluster.end(number, Signal::SIGKILL);
+    }
+    let data = cluster.data(2);
+    let force = ["cluster", "force-alone", "--data-dir", data.to_str().expect("text"), "--yes"];
+    tokio::task::block_in_place(|| run(cluster.place.path(), force)).expect(0);
+    cluster.start(2, &[]);
+    assert_eq!(cluster.leader(2).await, 2);
+    let alone = cluster.says(2, "it is another one", |status| status.identity.is_some()).await.identity;
+    assert_ne!(alone, identity);
+    // The others come back with the directories that they had, and are the former cluster.
+    for former in [1, 3] {
+        std::fs::remove_dir_all(cluster.data(former)).expect("it is there");
+        std::fs::rename(cluster.place.path().join(format!("former-{former}")), cluster.data(former)).expect("it is");
+        cluster.start(former, &[]);
+    }
+    for former in [1, 3] {
+        let leads = |status: &ClusterStatus| status.leader.is_some_and(|leader| leader != 2);
+        let status = cluster.says(former, "the former ones go on", leads).await;
+        assert_eq!(status.identity, identity);
+    }
+    let by_others = |status: &ClusterStatus| is_hindered(status, &[1, 3], HindranceReason::OtherCluster);
+    let status = cluster.says(2, "it takes nothing from them", by_others).await;
+    assert!(status.leads && status.hindrances.iter().all(|hindrance| hindrance.identity == identity));
+    let by_it = |status: &ClusterStatus| is_hindered(status, &[2], HindranceReason::OtherCluster);
+    cluster.says(1, "they take nothing from it", by_it).await;
+    cluster.has(2, &ids).await;
+    let shown = cluster.cluster(&["status"], 2).expect(0).stdout();
+    assert!(shown.contains("member 1 is of another cluster"), "{shown}");
 }
