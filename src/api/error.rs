@@ -94,6 +94,7 @@ codes! {
     UnreadableDocument SERVICE_UNAVAILABLE "unreadable_document" "The store holds a document that cannot be read";
     OutcomeUnknown SERVICE_UNAVAILABLE "outcome_unknown" "Whether it was done is unknown";
     WrongMember CONFLICT "wrong_member" "The messages are for a member of another cluster, or for another member";
+    OtherCluster MISDIRECTED_REQUEST "other_cluster" "The call is for another cluster";
     MembersUnchanged CONFLICT "members_unchanged" "The members of the cluster cannot be changed like that now";
     NoLeader SERVICE_UNAVAILABLE "no_leader" "No member of the cluster leads";
     NotLeader SERVICE_UNAVAILABLE "not_leader" "This member does not lead the cluster";

@@ -99,6 +99,7 @@ impl ClientError {
     pub(super) fn is_unheard(&self) -> bool {
         match self {
             Self::Connect(_) => true,
+            Self::Problem { problem, .. } if is_of_another_cluster(problem.status) => true,
             Self::Problem { problem, .. } => is_busy(problem.status) && problem.code != "outcome_unknown",
             Self::Servers(failures) => decisive(failures).is_some_and(Self::is_unheard),
             _ => false,
@@ -124,7 +125,13 @@ fn decisive(failures: &[ServerFailure]) -> Option<&ClientError> {
 
 /// Whether an answer with this status says that the server, or the one behind a proxy, cannot serve now.
 fn cannot_serve(status: u16) -> bool {
-    [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT].iter().any(|s| *s == status)
+    let statuses = [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
+    is_of_another_cluster(status) || statuses.iter().any(|one| *one == status)
+}
+
+/// Whether an answer with this status says that the server is of another cluster than the one that was called before.
+fn is_of_another_cluster(status: u16) -> bool {
+    status == StatusCode::MISDIRECTED_REQUEST
 }
 
 fn is_busy(status: u16) -> bool {

@@ -1,7 +1,7 @@
 //! A call over HTTP: how it is sent, when and where it is repeated, and how its answer is read.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use super::addresses::{Address, Addresses};
 use super::error::ClientError;
 use crate::job::strict;
-use crate::wire::Problem;
+use crate::wire::{CLUSTER, Problem};
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,6 +38,8 @@ pub struct Client {
     http: reqwest::Client,
     addresses: Addresses,
     authorization: Option<HeaderValue>,
+    /// The identity of the cluster that answered first, which every later call is for.
+    cluster: Arc<OnceLock<HeaderValue>>,
     max_retries: usize,
     answer_timeout: Duration,
 }
@@ -115,7 +117,14 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("leasehold/", env!("CARGO_PKG_VERSION")))
             .build()?;
-        Ok(Self { http, addresses, authorization, max_retries: MAX_RETRIES, answer_timeout: ANSWER_TIMEOUT })
+        Ok(Self {
+            http,
+            addresses,
+            authorization,
+            cluster: Arc::default(),
+            max_retries: MAX_RETRIES,
+            answer_timeout: ANSWER_TIMEOUT,
+        })
     }
 
     /// Returns the same client with calls repeated at most `max_retries` times, after waits. Of several servers, each
@@ -263,6 +272,7 @@ impl Client {
         let head = tokio::time::timeout(call.timeout, request.send()).await;
         let answer = head.map_err(|_| ClientError::Timeout("the answer did not begin".to_owned()))?;
         let answer = answer.map_err(|error| self.addresses.unanswered(error))?;
+        self.meet(answer.headers());
         if answer.status().is_success() {
             return Ok(OpenAnswer { response: answer, address, addresses: self.addresses.clone() });
         }
@@ -281,9 +291,20 @@ impl Client {
     fn request(&self, call: &Call, address: Address) -> RequestBuilder {
         let request = self.http.request(call.method.clone(), call.url(self.addresses.url(address)));
         let request = request.headers(call.headers.clone());
+        let request = match self.cluster.get() {
+            Some(cluster) => request.header(CLUSTER, cluster.clone()),
+            None => request,
+        };
         match &self.authorization {
             Some(authorization) => request.header(http::header::AUTHORIZATION, authorization.clone()),
             None => request,
+        }
+    }
+
+    /// Keeps which cluster has answered, if it is the first one.
+    fn meet(&self, headers: &HeaderMap) {
+        if let Some(cluster) = headers.get(CLUSTER) {
+            self.cluster.get_or_init(|| cluster.clone());
         }
     }
 
@@ -293,6 +314,7 @@ impl Client {
             request = request.body(body.clone());
         }
         let answer = request.send().await.map_err(|error| self.addresses.unanswered(error))?;
+        self.meet(answer.headers());
         let (status, retry_after) = (answer.status(), retry_after(answer.headers()));
         let body = answer.bytes().await.map_err(|error| self.addresses.unanswered(error))?;
         if status.is_success() { Ok(body) } else { Err(refusal(status, retry_after, &body)) }

@@ -2,10 +2,14 @@
 
 use std::fmt;
 
+use http::HeaderName;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::store::{Hindrance, Role};
+
+/// The header of a call and of an answer that has the identity of the cluster which the call is for, or which answers.
+pub const CLUSTER: HeaderName = HeaderName::from_static("leasehold-cluster");
 
 /// Where a member stands in its cluster, as the member itself knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

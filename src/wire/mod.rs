@@ -51,7 +51,9 @@ pub use bulk::{
 pub use check::{FieldError, Invalid};
 pub(crate) use claims::EndAnswer;
 pub use claims::{ClaimAnswer, ClaimJobs, ClaimNext, EndsAnswer, JobAndNext, NextJobs};
-pub use cluster::{ChangeCluster, ClusterHindrance, ClusterMember, ClusterRole, ClusterStatus, HindranceReason};
+pub use cluster::{
+    CLUSTER, ChangeCluster, ClusterHindrance, ClusterMember, ClusterRole, ClusterStatus, HindranceReason,
+};
 pub use edit::EditJob;
 pub use event::{EventJob, JobEvent};
 pub use fields::{FieldDescription, FieldList};

@@ -32,7 +32,7 @@ use crate::api::extract::{MAX_BULK_BYTES, read_within};
 use crate::executor::NoHttpClient;
 use crate::peers::ClusterMap;
 use crate::store::{Member, Membership, Standing};
-use crate::wire::{ClusterHindrance, Problem};
+use crate::wire::{CLUSTER, ClusterHindrance, Problem};
 
 /// Says which member has forwarded a call. Whoever gets such a call and does not lead forwards it no further.
 pub(super) const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
@@ -281,6 +281,11 @@ impl Forwarder {
             headers.remove(name);
         }
         headers.insert(FORWARDED, HeaderValue::from(self.map.member));
+        // Another cluster's leader may have the address by now.
+        let identity = self.standing.borrow().identity.map(|identity| identity.to_string());
+        if let Some(Ok(identity)) = identity.as_deref().map(HeaderValue::from_str) {
+            headers.insert(CLUSTER, identity);
+        }
         headers
     }
 

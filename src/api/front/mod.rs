@@ -3,12 +3,13 @@
 //!
 //! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads), [`forward`] (the way
 //! to the leader), [`claim`] (claims that move over to the next leader), [`deliveries`] (when claimed jobs have come to
-//! a client of a follower) and [`measured`] (metrics).
+//! a client of a follower), [`identity`](mod@identity) (which cluster a call is for) and [`measured`] (metrics).
 
 mod claim;
 mod cluster;
 mod deliveries;
 mod forward;
+mod identity;
 mod measured;
 mod office;
 
@@ -169,9 +170,10 @@ impl Front {
 
 /// Returns the routes of a member: those of the API, which the leader answers, and the page over them.
 pub(super) fn router(front: Arc<Front>) -> Router {
-    let api = api_router(Arc::clone(&front));
+    let (api, member) = (api_router(Arc::clone(&front)), Arc::clone(&front.member));
     let pages = page::routes(api.clone(), front.shutdown.clone());
     api.merge(pages.layer(from_fn_with_state(Arc::clone(&front.guard), observe)))
+        .layer(from_fn_with_state(member, identity::identify))
 }
 
 fn api_router(front: Arc<Front>) -> Router {

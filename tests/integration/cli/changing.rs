@@ -253,6 +253,8 @@ async fn the_one_that_has_everything_is_taken_over_neither_by_new_founders_nor_b
     let leader = cluster.leader(2).await;
     let last = cluster.client(leader).cluster().await.expect("it runs").committed;
     cluster.says(2, "it has all", |status| status.applied >= last).await;
+    let before = cluster.client(2).with_max_retries(0);
+    before.job(&ids[0]).await.expect("the job is there");
     // Two of three lose their directories, and are started as they were started at first, before and after the third.
     for lost in [1, 3] {
         cluster.end(lost, Signal::SIGKILL);
@@ -284,6 +286,10 @@ async fn the_one_that_has_everything_is_taken_over_neither_by_new_founders_nor_b
     assert_eq!(cluster.leader(2).await, 2);
     let alone = cluster.says(2, "it is another one", |status| status.identity.is_some()).await.identity;
     assert_ne!(alone, identity);
+    // Who was answered by the former cluster has its claims and fences.
+    let refused = before.submit(&SubmitJob::new("q", "k")).await.expect_err("it is for the former cluster");
+    assert_eq!(refused.code(), Some("other_cluster"), "{refused}");
+    cluster.submit(2, 1).await;
     // The others come back with the directories that they had, and are the former cluster.
     for former in [1, 3] {
         std::fs::remove_dir_all(cluster.data(former)).expect("it is there");
