@@ -236,7 +236,8 @@ pub type WriteResult<T = Versioned> = Result<Version, WriteError<T>>;
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Applies every write on its own condition and returns the results in order, once all are durable. Dropping the
-    /// future does not undo what was handed over.
+    /// future does not undo what was handed over. The writes are no unit: after a failure, the first of them may be
+    /// written and others not.
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult>;
 
     /// Reads jobs in real time: every acknowledged write is seen. Returns them in the order of `ids`; `None` where

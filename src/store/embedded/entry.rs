@@ -61,18 +61,7 @@ pub(super) fn encode(effects: &Effects) -> Result<Vec<u8>, Corrupt> {
     let buffer = &mut entry;
     stored::append(&(primary_term, last), buffer)?;
     for (id, change) in &effects.heads {
-        match &change.after {
-            Some(after) => {
-                buffer.push(JOB);
-                put_id(id, buffer)?;
-                stored::append(&last.wrapping_sub(after.version.seq_no), buffer)?;
-                delta::encode(change.before.as_ref().map(|before| &*before.job), &after.job, buffer)?;
-            }
-            None => {
-                buffer.push(JOB_REMOVED);
-                put_id(id, buffer)?;
-            }
-        }
+        put_job(id, change, last, buffer)?;
     }
     for (id, body) in &effects.bodies {
         buffer.push(if body.is_some() { BODY } else { BODY_DROPPED });
@@ -82,34 +71,61 @@ pub(super) fn encode(effects: &Effects) -> Result<Vec<u8>, Corrupt> {
         }
     }
     for (key, change) in &effects.records {
-        buffer.push(if change.after.is_some() { RECORD } else { RECORD_REMOVED });
-        stored::append(&records::key(key), buffer)?;
-        if let Some(after) = &change.after {
-            stored::append(&(last.wrapping_sub(after.version.seq_no), after.body.as_str()), buffer)?;
-        }
+        put_record(key, change, last, buffer)?;
     }
     for (id, change) in &effects.schedules {
-        match &change.after {
-            Some(after) => {
-                let number = last.wrapping_sub(after.version.seq_no);
-                match Rest::since(change.before.as_ref().map(|before| &*before.schedule), &after.schedule)? {
-                    Some(rest) => {
-                        buffer.push(SCHEDULE_REST);
-                        stored::append(&(id.as_str(), number, rest), buffer)?;
-                    }
-                    None => {
-                        buffer.push(SCHEDULE);
-                        stored::append(&(number, schedules::text(&after.schedule)?.as_str()), buffer)?;
-                    }
-                }
-            }
-            None => {
-                buffer.push(SCHEDULE_REMOVED);
-                stored::append(&id.as_str(), buffer)?;
-            }
-        }
+        put_schedule(id, change, last, buffer)?;
     }
     Ok(entry)
+}
+
+/// Appends the item of a job, in an entry whose last write has this number.
+pub(super) fn put_job(id: &JobId, change: &Change<Versioned>, last: u64, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
+    let Some(after) = &change.after else {
+        buffer.push(JOB_REMOVED);
+        return put_id(id, buffer);
+    };
+    buffer.push(JOB);
+    put_id(id, buffer)?;
+    stored::append(&last.wrapping_sub(after.version.seq_no), buffer)?;
+    delta::encode(change.before.as_ref().map(|before| &*before.job), &after.job, buffer)
+}
+
+/// Appends the item of a record, as [`put_job`] does.
+pub(super) fn put_record(
+    key: &RecordKey,
+    change: &Change<Record>,
+    last: u64,
+    buffer: &mut Vec<u8>,
+) -> Result<(), Corrupt> {
+    buffer.push(if change.after.is_some() { RECORD } else { RECORD_REMOVED });
+    stored::append(&records::key(key), buffer)?;
+    let Some(after) = &change.after else { return Ok(()) };
+    stored::append(&(last.wrapping_sub(after.version.seq_no), after.body.as_str()), buffer)
+}
+
+/// Appends the item of a schedule, as [`put_job`] does.
+pub(super) fn put_schedule(
+    id: &ScheduleId,
+    change: &Change<StoredSchedule>,
+    last: u64,
+    buffer: &mut Vec<u8>,
+) -> Result<(), Corrupt> {
+    let Some(after) = &change.after else {
+        buffer.push(SCHEDULE_REMOVED);
+        return stored::append(&id.as_str(), buffer);
+    };
+    let number = last.wrapping_sub(after.version.seq_no);
+    match Rest::since(change.before.as_ref().map(|before| &*before.schedule), &after.schedule)? {
+        Some(rest) => {
+            buffer.push(SCHEDULE_REST);
+            stored::append(&(id.as_str(), number, rest), buffer)
+        }
+        None => {
+            buffer.push(SCHEDULE);
+            stored::append(&(number, schedules::text(&after.schedule)?.as_str()), buffer)
+        }
+    }
 }
 
 /// Returns the entry that says who the members of the group are from then on.

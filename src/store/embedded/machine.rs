@@ -132,7 +132,8 @@ impl Document for StoredSchedule {
 }
 
 impl<T: Document> Change<T> {
-    fn is_one(&self) -> bool {
+    /// Returns whether it is one: a document may be as it was.
+    pub(super) fn is_one(&self) -> bool {
         self.before.as_ref().map(T::version) != self.after.as_ref().map(T::version)
     }
 
@@ -232,6 +233,11 @@ impl Batch {
                 }
             }
         }
+    }
+
+    /// Returns what the batch has changed so far.
+    pub(super) fn effects(&self) -> &Effects {
+        &self.effects
     }
 
     /// Returns what has become of the batch.

@@ -105,6 +105,7 @@ mod unflushed;
 mod verify;
 mod versions;
 mod watch;
+mod weight;
 mod words;
 mod writer;
 

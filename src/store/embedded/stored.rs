@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postcard::ser_flavors::Size;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -113,6 +114,12 @@ pub(super) fn append(value: &impl Serialize, buffer: &mut Vec<u8>) -> Result<(),
     let written = postcard::to_extend(value, std::mem::take(buffer));
     *buffer = written.map_err(|error| Corrupt(format!("it cannot be written: {error}")))?;
     Ok(())
+}
+
+/// Returns how many bytes [`append`] writes for a value.
+pub(super) fn length(value: &impl Serialize) -> Result<usize, Corrupt> {
+    let length = postcard::serialize_with_flavor(value, Size::default());
+    length.map_err(|error| Corrupt(format!("it cannot be written: {error}")))
 }
 
 /// Reads a version and the content under it, to the last byte.

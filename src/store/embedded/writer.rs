@@ -4,280 +4,30 @@
 //! large as the load makes them and a single write on an idle store goes out at once. When much has gathered by the
 //! time a batch is to be synced, another thread does that, and the writer decides the next batch meanwhile.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-use tokio::sync::oneshot;
+use parking_lot::Mutex;
 
 use super::background::Background;
-use super::engine::{CommitError, Decided, Engine, undecided};
+use super::engine::{CommitError, Decided, Engine};
 use super::exchange::not_leading;
 use super::flush::Flusher;
-use super::machine::{Batch, Command, Outcomes};
-use crate::job::Json;
-use crate::schedule::{DatesText, Definition};
-use crate::store::{
-    Record, RecordWrite, ScheduleWrite, StoreError, StoredSchedule, Versioned, Write, WriteError, WriteResult,
-};
+use super::machine::Batch;
+use super::weight::{ENTRY_BYTES, Key, MEASURED_FROM, Weighed, measured};
+use crate::store::StoreError;
 
-/// The most writes that may wait.
-const WAITING_ITEMS: usize = 65_536;
+mod answer;
+mod queue;
 
-/// The most bytes that waiting writes may have.
-const WAITING_BYTES: usize = 64 << 20;
+use answer::{Caller, Failure, answer, fail};
+use queue::{BATCH_BYTES, Request};
 
-/// A batch takes no further request beyond this many writes: about what a disk syncs in the time it takes anyway.
-const BATCH_ITEMS: usize = 4_096;
-
-/// A batch takes no further request beyond this many bytes.
-const BATCH_BYTES: usize = 8 << 20;
+pub(super) use answer::answers;
+pub(super) use queue::Queue;
 
 /// The next batch is decided while one is synced when so many writes wait: it takes longer than to wake two threads.
 const AHEAD_ITEMS: usize = 64;
-
-/// How long a refused caller should wait before it tries again: several batches.
-const RETRY_AFTER: Duration = Duration::from_millis(100);
-
-/// About how many bytes a job takes without its bodies, or a record, or a schedule without its action and labels.
-const HEAD_BYTES: usize = 512;
-
-/// The writes of one caller.
-pub(super) struct Request {
-    commands: Vec<Command>,
-    bytes: usize,
-    caller: Caller,
-}
-
-/// The caller that waits for an answer.
-enum Caller {
-    Jobs(Answer<Versioned>),
-    Records(Answer<Record>),
-    Schedules(Answer<StoredSchedule>),
-}
-
-/// The answer to the writes of one caller, which may have gone: it is no use to anyone else then.
-struct Answer<T> {
-    count: usize,
-    sender: oneshot::Sender<Vec<WriteResult<T>>>,
-}
-
-/// An answer that is waited for.
-type Awaited<T> = oneshot::Receiver<Vec<WriteResult<T>>>;
-
-impl<T> Answer<T> {
-    fn to(count: usize) -> (Self, Awaited<T>) {
-        let (sender, receiver) = oneshot::channel();
-        (Self { count, sender }, receiver)
-    }
-
-    /// Sends the caller its own of the outcomes, which are the next.
-    fn send(self, outcomes: &mut impl Iterator<Item = WriteResult<T>>) {
-        drop(self.sender.send(outcomes.take(self.count).collect()));
-    }
-
-    fn fail(self, failure: &Failure<'_>) {
-        drop(self.sender.send((0..self.count).map(|_| failure.answer()).collect()));
-    }
-}
-
-/// Sends each of `callers` its own of the outcomes.
-fn answer(callers: Vec<Caller>, outcomes: Outcomes) {
-    let Outcomes { jobs, records, schedules } = outcomes;
-    let (mut jobs, mut records, mut schedules) = (jobs.into_iter(), records.into_iter(), schedules.into_iter());
-    for caller in callers {
-        match caller {
-            Caller::Jobs(answer) => answer.send(&mut jobs),
-            Caller::Records(answer) => answer.send(&mut records),
-            Caller::Schedules(answer) => answer.send(&mut schedules),
-        }
-    }
-}
-
-fn fail(callers: impl IntoIterator<Item = Caller>, failure: &Failure<'_>) {
-    callers.into_iter().for_each(|caller| caller.fail(failure));
-}
-
-impl Caller {
-    /// Answers every write of the caller with a failure.
-    fn fail(self, failure: &Failure<'_>) {
-        match self {
-            Self::Jobs(answer) => answer.fail(failure),
-            Self::Records(answer) => answer.fail(failure),
-            Self::Schedules(answer) => answer.fail(failure),
-        }
-    }
-}
-
-/// Why writes are not acknowledged.
-enum Failure<'a> {
-    /// The writes were not written.
-    Refused(&'a StoreError),
-    /// The writes' batch could not be made durable.
-    Undecided(&'a StoreError),
-}
-
-impl Failure<'_> {
-    fn answer<T>(&self) -> WriteResult<T> {
-        match self {
-            Self::Refused(reason) => Err((*reason).clone().into()),
-            Self::Undecided(failure) => Err(undecided(failure)),
-        }
-    }
-}
-
-/// The bounded queue of writes to the writer.
-#[derive(Default)]
-pub(super) struct Queue {
-    waiting: Mutex<Backlog>,
-    arrived: Condvar,
-}
-
-#[derive(Default)]
-struct Backlog {
-    requests: Vec<Request>,
-    items: usize,
-    bytes: usize,
-    /// The reason why the queue is closed; `None` while it is open.
-    closed: Option<StoreError>,
-    /// The reason why new jobs are refused; `None` while they are taken.
-    no_new_jobs: Option<StoreError>,
-    /// The reason why nothing is taken for now; `None` while writes are taken.
-    standing_by: Option<StoreError>,
-}
-
-impl Queue {
-    /// Puts writes of jobs into the queue.
-    ///
-    /// # Errors
-    /// [`StoreError`] when too much waits, or the queue is closed. A request that is too large for the bounds by itself
-    /// is taken when nothing else waits: it could never be otherwise.
-    pub(super) fn push(&self, writes: Vec<Write>) -> Result<Awaited<Versioned>, StoreError> {
-        let (bytes, (answer, awaited)) = (writes.iter().map(bytes_of).sum(), Answer::to(writes.len()));
-        let has_new = writes.iter().any(|write| matches!(write, Write::Create { .. }));
-        let commands = writes.into_iter().map(Command::Job).collect();
-        self.put(Request { commands, bytes, caller: Caller::Jobs(answer) }, has_new)?;
-        Ok(awaited)
-    }
-
-    /// Puts writes of records into the queue.
-    ///
-    /// # Errors
-    /// The errors of [`Queue::push`].
-    pub(super) fn push_records(&self, writes: Vec<RecordWrite>) -> Result<Awaited<Record>, StoreError> {
-        let bytes = writes.iter().map(|write| HEAD_BYTES + write.body().map_or(0, Json::bytes)).sum();
-        let (answer, awaited) = Answer::to(writes.len());
-        let commands = writes.into_iter().map(Command::Record).collect();
-        self.put(Request { commands, bytes, caller: Caller::Records(answer) }, false)?;
-        Ok(awaited)
-    }
-
-    /// Puts writes of schedules into the queue. A new schedule is new work, as a new job is.
-    ///
-    /// # Errors
-    /// The errors of [`Queue::push`].
-    pub(super) fn push_schedules(&self, writes: Vec<ScheduleWrite>) -> Result<Awaited<StoredSchedule>, StoreError> {
-        let (bytes, (answer, awaited)) = (writes.iter().map(bytes_of_schedule).sum(), Answer::to(writes.len()));
-        let has_new = writes.iter().any(|write| matches!(write, ScheduleWrite::Create { .. }));
-        let commands = writes.into_iter().map(Command::Schedule).collect();
-        self.put(Request { commands, bytes, caller: Caller::Schedules(answer) }, has_new)?;
-        Ok(awaited)
-    }
-
-    fn put(&self, request: Request, has_new: bool) -> Result<(), StoreError> {
-        let (items, bytes) = (request.commands.len(), request.bytes);
-        let mut waiting = self.waiting.lock();
-        if let Some(reason) = waiting.no_new_jobs.as_ref().filter(|_| has_new) {
-            return Err(reason.clone());
-        }
-        if let Some(reason) = waiting.closed.as_ref().or(waiting.standing_by.as_ref()) {
-            return Err(reason.clone());
-        }
-        let too_much = waiting.items + items > WAITING_ITEMS || waiting.bytes + bytes > WAITING_BYTES;
-        if too_much && !waiting.requests.is_empty() {
-            return Err(StoreError::Overloaded { retry_after: RETRY_AFTER });
-        }
-        waiting.items += items;
-        waiting.bytes += bytes;
-        waiting.requests.push(request);
-        drop(waiting);
-        self.arrived.notify_one();
-        Ok(())
-    }
-
-    /// Refuses all writes for this reason, also those that wait; takes them again when there is none.
-    pub(super) fn stand_by(&self, reason: Option<StoreError>) {
-        let mut waiting = self.waiting.lock();
-        waiting.standing_by = reason.clone();
-        let Some(reason) = reason else { return };
-        let refused = mem::take(&mut waiting.requests);
-        (waiting.items, waiting.bytes) = (0, 0);
-        drop(waiting);
-        fail(refused.into_iter().map(|request| request.caller), &Failure::Refused(&reason));
-    }
-
-    /// Closes the queue; waiting writes are still written. The first reason is kept.
-    pub(super) fn close(&self, reason: StoreError) {
-        self.waiting.lock().closed.get_or_insert(reason);
-        self.arrived.notify_all();
-    }
-
-    /// Refuses new jobs for this reason; takes them again when there is none.
-    pub(super) fn refuse_new_jobs(&self, reason: Option<StoreError>) {
-        self.waiting.lock().no_new_jobs = reason;
-    }
-
-    /// Returns the reason why new jobs are refused; `None` while they are taken.
-    pub(super) fn new_jobs_refused(&self) -> Option<StoreError> {
-        self.waiting.lock().no_new_jobs.clone()
-    }
-
-    /// Returns the reason why the queue is closed; `None` while it is open.
-    pub(super) fn closed(&self) -> Option<StoreError> {
-        self.waiting.lock().closed.clone()
-    }
-
-    /// Waits until something waits. Returns whether it does, which is not so once the queue is closed and empty.
-    fn wait(&self) -> bool {
-        let mut waiting = self.waiting.lock();
-        while waiting.requests.is_empty() && waiting.closed.is_none() {
-            self.arrived.wait(&mut waiting);
-        }
-        !waiting.requests.is_empty()
-    }
-
-    /// Returns how many writes wait.
-    fn items(&self) -> usize {
-        self.waiting.lock().items
-    }
-
-    /// Takes the requests for which a batch has room that has so many writes and bytes.
-    fn take(&self, mut items: usize, mut bytes: usize) -> Vec<Request> {
-        let mut waiting = self.waiting.lock();
-        let taken = waiting.requests.iter().take_while(|request| {
-            let fits = items < BATCH_ITEMS && bytes < BATCH_BYTES;
-            items += request.commands.len();
-            bytes += request.bytes;
-            fits
-        });
-        let taken = taken.count();
-        let rest = waiting.requests.split_off(taken);
-        let batch = mem::replace(&mut waiting.requests, rest);
-        waiting.items -= batch.iter().map(|request| request.commands.len()).sum::<usize>();
-        waiting.bytes -= batch.iter().map(|request| request.bytes).sum::<usize>();
-        batch
-    }
-
-    /// Closes the queue and refuses all waiting and later writes.
-    fn fail(&self, reason: &StoreError) {
-        self.close(reason.clone());
-        let refused = mem::take(&mut self.waiting.lock().requests);
-        fail(refused.into_iter().map(|request| request.caller), &Failure::Refused(reason));
-    }
-}
 
 /// The thread that makes entries durable while the next batch is decided.
 type Appender = Background<Vec<u8>, Result<u64, CommitError>>;
@@ -410,25 +160,48 @@ struct Open {
     batch: Batch,
     callers: Vec<Caller>,
     items: usize,
+    /// The most bytes that its entry has.
     bytes: usize,
+    scratch: Vec<u8>,
 }
 
 impl Open {
     fn new(engine: &Engine, ahead: Option<&Decided>) -> Self {
-        Self { batch: engine.begin(ahead), callers: Vec::new(), items: 0, bytes: 0 }
+        let (batch, callers, scratch) = (engine.begin(ahead), Vec::new(), Vec::new());
+        Self { batch, callers, items: 0, bytes: ENTRY_BYTES, scratch }
     }
 
     /// Adds and decides the requests that wait, as far as there is room for them.
     fn gather(&mut self, engine: &Engine, queue: &Queue, ahead: Option<&Decided>) {
-        let requests = queue.take(self.items, self.bytes);
-        let mut commands = Vec::with_capacity(requests.iter().map(|request| request.commands.len()).sum());
-        for request in requests {
-            self.bytes += request.bytes;
-            commands.extend(request.commands);
-            self.callers.push(request.caller);
+        loop {
+            let requests = queue.take(self.items, self.bytes);
+            let most = self.bytes + requests.iter().map(|request| request.bytes).sum::<usize>();
+            self.add(engine, requests, ahead);
+            // What is left did not fit by what it has at most, and may by what the batch has become.
+            if most < BATCH_BYTES || self.bytes >= BATCH_BYTES {
+                return;
+            }
         }
-        self.items += commands.len();
-        engine.decide(&mut self.batch, ahead, commands);
+    }
+
+    /// Adds and decides requests, and counts what they add to the entry.
+    fn add(&mut self, engine: &Engine, requests: Vec<Request>, ahead: Option<&Decided>) {
+        let mut small = Vec::with_capacity(requests.iter().map(|request| request.commands.len()).sum());
+        for Request { commands, caller, .. } in requests {
+            self.items += commands.len();
+            for Weighed { command, most } in commands {
+                if most <= MEASURED_FROM {
+                    self.bytes += most;
+                    small.push(command);
+                    continue;
+                }
+                let key = Key::of(&command);
+                engine.decide(&mut self.batch, ahead, small.drain(..).chain([command]));
+                self.bytes += measured(self.batch.effects(), &key, &mut self.scratch).min(most);
+            }
+            self.callers.push(caller);
+        }
+        engine.decide(&mut self.batch, ahead, small);
     }
 }
 
@@ -458,39 +231,6 @@ pub(super) struct LeaveOnExit(pub(super) Arc<Engine>);
 impl Drop for LeaveOnExit {
     fn drop(&mut self) {
         self.0.leave();
-    }
-}
-
-fn bytes_of(write: &Write) -> usize {
-    let job = write.job();
-    let bodies: usize = write.bodies().iter().map(|body| body.json.bytes()).sum();
-    HEAD_BYTES + job.payload.bytes() + job.result().bytes() + bodies
-}
-
-fn bytes_of_schedule(write: &ScheduleWrite) -> usize {
-    let Some(schedule) = write.schedule() else { return HEAD_BYTES };
-    let Definition { action, labels, exclude, .. } = &*schedule.definition;
-    let bodies = [&action.job, &action.body].into_iter().flatten().map(Json::bytes).sum::<usize>();
-    let texts =
-        |texts: &BTreeMap<String, String>| texts.iter().map(|(key, text)| key.len() + text.len()).sum::<usize>();
-    let url = action.url.as_ref().map_or(0, String::len);
-    let excluded = exclude.len() * size_of::<DatesText>();
-    HEAD_BYTES + bodies + url + action.headers.as_ref().map_or(0, texts) + texts(labels) + excluded
-}
-
-/// Returns the error of a write whose answer never came.
-pub(super) fn writer_ended<T>() -> WriteError<T> {
-    WriteError::Unknown("the store's writer ended".to_owned())
-}
-
-/// Waits for the answers to writes that were handed to the writer, if they were.
-pub(super) async fn answers<T>(
-    count: usize,
-    pushed: Result<oneshot::Receiver<Vec<WriteResult<T>>>, StoreError>,
-) -> Vec<WriteResult<T>> {
-    match pushed {
-        Ok(answers) => answers.await.unwrap_or_else(|_| (0..count).map(|_| Err(writer_ended())).collect()),
-        Err(refusal) => (0..count).map(|_| Err(refusal.clone().into())).collect(),
     }
 }
 

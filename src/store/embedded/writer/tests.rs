@@ -1,120 +1,121 @@
+use std::thread;
+
+use futures::executor::block_on;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
+use tempfile::TempDir;
 
 use super::super::arbitrary;
+use super::super::directory::Directory;
+use super::super::log;
+use super::super::options::EmbeddedOptions;
 use super::*;
-use crate::job::{Body, Job, State};
-use crate::store::WriteError;
+use crate::clock::Timestamp;
+use crate::job::{Body, Job, JobId, JobSpec, State};
+use crate::store::{Versioned, Write, WriteError, WriteResult};
 
-fn writes(count: usize) -> Vec<Write> {
+/// About how many bytes a large job has.
+const LARGE: usize = 1 << 20;
+
+fn job(number: usize, label_bytes: usize) -> Arc<Job> {
     let job = arbitrary::job().new_tree(&mut TestRunner::deterministic()).expect("a job").current();
-    // Without bodies, of which any could be larger than a batch.
-    let job = Arc::new(Job { payload: Body::Empty, state: State::Available, ..job });
-    (0..count).map(|_| Write::Create { job: Arc::clone(&job), bodies: vec![] }).collect()
+    let labels = [("label".to_owned(), "x".repeat(label_bytes))].into();
+    let spec = JobSpec { labels, ..(*job.spec).clone() }.shared();
+    let id = JobId::new(format!("job-{number}")).expect("an id");
+    Arc::new(Job { id, spec, payload: Body::Empty, state: State::Available, ..job })
 }
 
-fn lengths(batch: &[Request]) -> Vec<usize> {
-    batch.iter().map(|request| request.commands.len()).collect()
+fn create(job: &Arc<Job>) -> Write {
+    Write::Create { job: Arc::clone(job), bodies: vec![] }
+}
+
+/// A writer on a directory of its own.
+struct Running {
+    directory: TempDir,
+    queue: Arc<Queue>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Running {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let held = Directory::hold(directory.path(), 0).expect("a directory");
+        let engine = Arc::new(Engine::open(held, &EmbeddedOptions::default(), None).expect("it can be opened"));
+        let (queue, flusher) = (Arc::<Queue>::default(), Flusher::start(&engine).expect("a thread"));
+        let writer = Writer::new(engine, Arc::clone(&queue), Arc::new(Mutex::new(flusher))).expect("a thread");
+        Self { directory, queue, thread: thread::spawn(move || writer.run()) }
+    }
+
+    fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
+        block_on(answers(writes.len(), self.queue.push(writes)))
+    }
+
+    /// Ends the writer, and returns how long the entries are that it has written.
+    fn end(self) -> Vec<usize> {
+        let mut lengths = Vec::new();
+        let folder = self.directory.path().join("log");
+        while let Ok((_, frames)) = log::frames(&folder, lengths.len() as u64 + 1) {
+            lengths.extend(frames.iter().map(|frame| frame.len()));
+        }
+        self.queue.close(StoreError::Unavailable("it ends".to_owned()));
+        self.thread.join().expect("no panic");
+        lengths
+    }
 }
 
 #[test]
-fn a_full_queue_refuses_and_takes_again_when_it_is_emptied() {
-    let queue = Queue::default();
-    let first = queue.push(writes(WAITING_ITEMS - 1)).expect("there is room");
-    let last = queue.push(writes(1)).expect("there is room");
-    let refused = queue.push(writes(1)).map(drop);
-    assert!(matches!(refused, Err(StoreError::Overloaded { retry_after }) if !retry_after.is_zero()), "{refused:?}");
-
-    drop(queue.take(0, 0));
-    queue.push(writes(1)).map(drop).expect("there is room again");
-    drop((first, last));
-}
-
-#[test]
-fn a_queue_is_full_by_its_bytes_as_well_as_by_its_writes() {
-    let queue = Queue::default();
-    let large = || {
-        let body = Json::parse(format!("\"{}\"", "x".repeat(WAITING_BYTES / 4))).expect("JSON");
-        let mut writes = writes(1);
-        let Write::Create { bodies, .. } = &mut writes[0] else { panic!("not a creation") };
-        bodies.push(Body::place(Some(body), 0).1.expect("it is kept apart"));
-        writes
+fn a_request_that_is_larger_than_a_batch_becomes_several_entries_and_is_answered_in_order() {
+    let running = Running::start();
+    let jobs: Vec<_> = (0..20).map(|number| job(number, LARGE)).collect();
+    let mut writes: Vec<Write> = jobs.iter().map(create).collect();
+    let Ok(there) = running.write(vec![create(&job(100, 10))]).remove(0) else { panic!("it is not there") };
+    // One of the same batch, and one of a batch before.
+    writes.insert(3, create(&jobs[0]));
+    writes.insert(17, create(&jobs[1]));
+    writes.insert(18, Write::Replace { job: job(100, LARGE), expected: there, bodies: vec![] });
+    writes.insert(19, Write::Remove { job: job(100, LARGE), expected: there });
+    let answers = running.write(writes);
+    let versions: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().ok()).collect();
+    assert_eq!((answers.len(), versions.len()), (24, 21));
+    assert!(versions.is_sorted_by(|one, next| one < next), "they are not in the order of the writes: {versions:?}");
+    let conflicting = |at: usize| match &answers[at] {
+        Err(WriteError::Conflict(Some(Versioned { version, .. }))) => *version,
+        other => panic!("{other:?} at {at}"),
     };
-    for _ in 0..3 {
-        queue.push(large()).map(drop).expect("there is room");
-    }
-    assert!(matches!(queue.push(large()).map(drop), Err(StoreError::Overloaded { .. })));
-    queue.push(writes(1)).map(drop).expect("there is room for a small one");
-    while !queue.waiting.lock().requests.is_empty() {
-        drop(queue.take(0, 0));
-    }
-    queue.push(large()).map(drop).expect("there is room again");
+    assert_eq!((conflicting(3), conflicting(17)), (*versions[0], *versions[1]));
+    assert_eq!(Some(conflicting(19)), answers[18].as_ref().ok().copied(), "the write before it was not there");
+    let entries = running.end();
+    let most = BATCH_BYTES + LARGE + 1_024;
+    assert!(entries.iter().all(|length| *length <= most), "{entries:?}");
+    assert_eq!(entries.iter().filter(|length| **length > BATCH_BYTES / 2).count(), 3, "{entries:?}");
 }
 
 #[test]
-fn what_is_larger_than_the_queue_is_taken_when_it_comes_alone() {
-    let queue = Queue::default();
-    queue.push(writes(WAITING_ITEMS + 1)).map(drop).expect("nothing else waits");
-    assert!(queue.push(writes(1)).is_err());
-}
-
-#[test]
-fn a_batch_is_bounded_and_keeps_the_order() {
-    let queue = Queue::default();
-    for count in [1, BATCH_ITEMS, 2, 3] {
-        queue.push(writes(count)).map(drop).expect("there is room");
-    }
-    assert_eq!(lengths(&queue.take(0, 0)), [1, BATCH_ITEMS]);
-    assert_eq!(lengths(&queue.take(0, 0)), [2, 3]);
-}
-
-#[test]
-fn a_closed_queue_gives_what_it_has_and_then_ends() {
-    let queue = Queue::default();
-    queue.push(writes(2)).map(drop).expect("there is room");
-    queue.close(StoreError::Unavailable("closed".to_owned()));
-    assert!(matches!(queue.push(writes(1)), Err(StoreError::Unavailable(reason)) if reason == "closed"));
-    assert_eq!(lengths(&queue.take(0, 0)), [2]);
-    assert!(!queue.wait());
+fn writes_that_change_little_of_large_jobs_share_an_entry() {
+    let running = Running::start();
+    let jobs: Vec<_> = (0..20).map(|number| job(number, LARGE)).collect();
+    let versions: Vec<_> = running.write(jobs.iter().map(create).collect()).into_iter().flatten().collect();
+    let replaced = jobs.iter().zip(&versions).map(|(job, expected)| {
+        let job = Arc::new(Job {
+            updated_at: Timestamp::from_millis(job.updated_at.as_millis().wrapping_add(1)),
+            ..(**job).clone()
+        });
+        Write::Replace { job, expected: *expected, bodies: vec![] }
+    });
+    assert!(running.write(replaced.collect()).iter().all(WriteResult::is_ok));
+    let entries = running.end();
+    let last = entries.last().expect("an entry");
+    assert!(*last < 20 * 100, "{entries:?}");
+    // The one that begins the term, three with the jobs, and this one.
+    assert_eq!(entries.len(), 5, "{entries:?}");
 }
 
 #[test]
 fn whoever_waits_for_a_writer_that_ends_is_answered() {
     let queue = Arc::new(Queue::default());
-    let mut waiting = queue.push(writes(2)).expect("there is room");
+    let mut waiting = queue.push(vec![create(&job(0, 1)), create(&job(1, 1))]).expect("there is room");
     drop(FailOnExit(Arc::clone(&queue)));
-    let answers = waiting.try_recv().expect("an answer");
+    let answers = waiting.0.try_recv().expect("an answer").results;
     assert_eq!(answers.len(), 2);
     assert!(answers.iter().all(|answer| matches!(answer, Err(WriteError::Refused(StoreError::Stopped(_))))));
-}
-
-#[test]
-fn while_new_jobs_are_refused_so_are_new_schedules_and_others_are_written() {
-    let queue = Queue::default();
-    let stored = arbitrary::schedule().new_tree(&mut TestRunner::deterministic()).expect("a schedule").current();
-    let (schedule, expected) = (stored.schedule, stored.version);
-    let create = || vec![ScheduleWrite::Create { schedule: Arc::clone(&schedule) }];
-    let replace = ScheduleWrite::Replace { schedule: Arc::clone(&schedule), expected };
-    let remove = ScheduleWrite::Remove { id: schedule.id.clone(), expected };
-    queue.refuse_new_jobs(Some(StoreError::OutOfOrder("no room".to_owned())));
-    assert!(matches!(queue.push_schedules(create()).map(drop), Err(StoreError::OutOfOrder(why)) if why == "no room"));
-    queue.push_schedules(vec![replace, remove]).map(drop).expect("these are not new");
-    queue.refuse_new_jobs(None);
-    queue.push_schedules(create()).map(drop).expect("new ones are taken again");
-    assert_eq!(lengths(&queue.take(0, 0)), [2, 1]);
-}
-
-#[test]
-fn a_queue_is_full_by_the_bytes_of_schedules_as_well() {
-    let queue = Queue::default();
-    let stored = arbitrary::schedule().new_tree(&mut TestRunner::deterministic()).expect("a schedule").current();
-    let mut definition = (*stored.schedule.definition).clone();
-    definition.action.body = Some(Json::of(&"x".repeat(WAITING_BYTES / 4)).expect("JSON"));
-    let schedule =
-        Arc::new(crate::schedule::Schedule { definition: Arc::new(definition), ..(*stored.schedule).clone() });
-    let create = || vec![ScheduleWrite::Create { schedule: Arc::clone(&schedule) }];
-    for _ in 0..3 {
-        queue.push_schedules(create()).map(drop).expect("there is room");
-    }
-    assert!(matches!(queue.push_schedules(create()).map(drop), Err(StoreError::Overloaded { .. })));
 }
