@@ -203,7 +203,11 @@ impl Engine {
 
     /// Returns whether it is time to write what has changed to the database, and there is room for that.
     pub(super) fn is_flush_due(&self) -> bool {
-        self.published.read().is_flush_due(&self.limits) && self.has_room_to_flush()
+        let published = self.published.read();
+        let is_needed = self.exchange.as_ref().is_some_and(|exchange| exchange.offers.need_flush(published.entry));
+        let is_due = is_needed || published.is_flush_due(&self.limits);
+        drop(published);
+        is_due && self.has_room_to_flush()
     }
 
     /// Returns whether nothing may be decided before a batch is shown: a flush could be due then, which cuts finished
@@ -221,7 +225,11 @@ impl Engine {
 
     /// Takes what has changed, for the one flush that may be under way.
     pub(super) fn begin_flush(&self) -> Flush {
-        self.published.write().begin_flush(&self.limits)
+        let flush = self.published.write().begin_flush(&self.limits);
+        if let Some(exchange) = &self.exchange {
+            exchange.offers.begin_flush(flush.entry);
+        }
+        flush
     }
 
     /// Writes what has changed to the database, shows readers the database as it is then, and shortens the log. Only

@@ -39,8 +39,9 @@ const HEARTBEAT_TICKS: usize = 2;
 /// The most bytes of entries in one message.
 const MESSAGE_BYTES: u64 = 1 << 20;
 
-/// The most messages with entries that are sent to a member before it has answered.
-const MESSAGES_AHEAD: usize = 64;
+/// The most messages with entries that are sent to a member before it has answered: with the bytes of each fewer than
+/// may wait on their way.
+const MESSAGES_AHEAD: usize = 16;
 
 /// What a member must not forget, and its way to the others.
 pub(super) trait Durable {
@@ -398,6 +399,7 @@ impl Member {
         durable: &mut impl Durable,
     ) -> Result<Progress, AppendError> {
         let mut progress = Progress::default();
+        self.node.mut_store().sent();
         while self.node.has_ready() {
             let mut ready = self.node.ready();
             // Those of a leader, which need not wait until it has written what they tell.

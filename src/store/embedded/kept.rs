@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -17,6 +18,15 @@ use crate::store::Membership;
 /// read those before from the log.
 const KEPT_BYTES: usize = 8 << 20;
 
+/// The most bytes that an entry may have to be sent to a member. None that this version makes has more; earlier ones
+/// made longer ones, and a member that lacks such a one is offered the state.
+pub(super) const SENT_BYTES: usize = 16 << 20;
+
+/// So many bytes of entries are sent to a member for each thing that it answers; the next ones follow with the next
+/// answer. So long entries go one by one. Else a member that lags is sent at once what would be dropped on its way, and
+/// the same again when it says what it lacks.
+const BURST_BYTES: usize = 2 << 20;
+
 /// Reads entries of the log that are not in memory any more.
 pub(super) trait Earlier: Send + Sync {
     /// Returns the number of the first entry that the log has.
@@ -26,9 +36,9 @@ pub(super) trait Earlier: Send + Sync {
     /// that one, and their frames.
     fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)>;
 
-    /// Offers a member that lacks entries which the log has no more the state as of a later one; `None` when there is
-    /// none to offer yet.
-    fn offer(&self, member: u64) -> Option<Offered>;
+    /// Offers a member that lacks entries which the log has no more, or that are too long to be sent, the state as of a
+    /// later one, which has at least the entry `at_least`; `None` when there is none to offer yet.
+    fn offer(&self, member: u64, at_least: u64) -> Option<Offered>;
 }
 
 /// A state that a member is offered: the last entry that it has, and the members as of then.
@@ -106,6 +116,18 @@ pub(super) struct Kept {
     earlier: Option<Box<dyn Earlier>>,
     /// The entries that were read from the log last.
     read: Mutex<VecDeque<Entry>>,
+    /// The entries that were handed out to be sent since [`sent`](Self::sent).
+    burst: Mutex<Burst>,
+    /// The number of the last entry that was too long to be sent. Whoever lacks entries needs a state that has it.
+    too_long: AtomicU64,
+}
+
+/// Entries that are sent one after the other, to the same member.
+#[derive(Default)]
+struct Burst {
+    /// The number of the entry that comes next.
+    next: u64,
+    bytes: usize,
 }
 
 impl Kept {
@@ -117,7 +139,8 @@ impl Kept {
         earlier: Option<Box<dyn Earlier>>,
     ) -> Self {
         let (applied, entries) = (before.number, entries.into());
-        Self { hard, group, before, entries, applied_bytes: 0, applied, earlier, read: Mutex::default() }
+        let (read, burst, too_long) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        Self { hard, group, before, entries, applied_bytes: 0, applied, earlier, read, burst, too_long }
     }
 
     /// Returns how many entries are in memory.
@@ -147,6 +170,29 @@ impl Kept {
             self.before = Last { number: first.index, term: first.term };
             self.entries.pop_front();
         }
+    }
+
+    /// Takes note of that all that was handed out to be sent was sent.
+    pub(super) fn sent(&mut self) {
+        *self.burst.get_mut() = Burst::default();
+    }
+
+    /// Checks that these entries can be sent to a member now, in one message.
+    fn check_sent(&self, entries: &[Entry]) -> raft::Result<()> {
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(()) };
+        // The first one goes in any case, alone. One that is not agreed on is in no state, and has to be sent.
+        if first.data.len() > SENT_BYTES && first.index <= self.hard.commit {
+            self.too_long.fetch_max(first.index, Ordering::Relaxed);
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        let mut burst = self.burst.lock();
+        let bytes = if first.index == burst.next { burst.bytes } else { 0 };
+        if bytes >= BURST_BYTES {
+            return Err(raft::Error::Store(StorageError::LogTemporarilyUnavailable));
+        }
+        let length = entries.iter().map(|entry| entry.data.len()).sum::<usize>();
+        *burst = Burst { next: last.index + 1, bytes: bytes + length };
+        Ok(())
     }
 
     /// Returns the place of an entry in `entries`; `None` when it is before them.
@@ -189,7 +235,7 @@ impl Storage for Kept {
         low: u64,
         high: u64,
         max_size: impl Into<Option<u64>>,
-        _: GetEntriesContext,
+        context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
         let mut entries = match self.place(low) {
             Some(low) => {
@@ -200,6 +246,10 @@ impl Storage for Kept {
             None => self.earlier(low, usize::try_from(high - low).unwrap_or(usize::MAX))?,
         };
         raft::util::limit_size(&mut entries, max_size.into());
+        // Only what is to be sent can do without.
+        if context.can_async() {
+            self.check_sent(&entries)?;
+        }
         Ok(entries)
     }
 
@@ -232,7 +282,8 @@ impl Storage for Kept {
     }
 
     fn snapshot(&self, at_least: u64, member: u64) -> raft::Result<Snapshot> {
-        let offered = self.earlier.as_ref().and_then(|earlier| earlier.offer(member));
+        let at_least = at_least.max(self.too_long.load(Ordering::Relaxed));
+        let offered = self.earlier.as_ref().and_then(|earlier| earlier.offer(member, at_least));
         let Some(Offered { last, members }) = offered.filter(|offered| offered.last.number >= at_least) else {
             return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
         };

@@ -40,6 +40,10 @@ pub(super) struct Offers(Mutex<State>);
 #[derive(Default)]
 struct State {
     flushed: Option<Flushed>,
+    /// The number of the last entry that the flush under way writes.
+    flushing: u64,
+    /// The number of an entry that the state must have which a member needs.
+    needed: u64,
     /// The offers by the members that they were made to.
     open: BTreeMap<u64, Open>,
 }
@@ -63,11 +67,26 @@ impl Offers {
         self.0.lock().flushed.as_ref().map_or(0, |flushed| flushed.last.number)
     }
 
-    /// Offers a member the state, or the one again that it was offered before; `None` when nothing was flushed yet.
-    pub(super) fn offer(&self, member: u64) -> Option<Offered> {
+    /// Takes note of a flush that has begun, which writes what comes up to this entry.
+    pub(super) fn begin_flush(&self, entry: u64) {
+        self.0.lock().flushing = entry;
+    }
+
+    /// Returns whether a member waits for a state that there is once what comes up to this entry is flushed.
+    pub(super) fn need_flush(&self, entry: u64) -> bool {
+        let State { flushed, flushing, needed, .. } = &*self.0.lock();
+        let flushed = flushed.as_ref().map_or(0, |flushed| flushed.last.number);
+        (flushed.max(*flushing) + 1..=entry).contains(needed)
+    }
+
+    /// Offers a member the state, or the one again that it was offered before, where that has the entry `at_least`;
+    /// `None` when no such state was flushed yet.
+    pub(super) fn offer(&self, member: u64, at_least: u64) -> Option<Offered> {
         let mut state = self.0.lock();
+        state.needed = state.needed.max(at_least);
+        state.open.retain(|of, open| *of != member || open.of.last.number >= at_least);
         if !state.open.contains_key(&member) {
-            let of = state.flushed.clone().filter(|flushed| flushed.last.number > 0)?;
+            let of = state.flushed.clone().filter(|flushed| flushed.last.number >= at_least.max(1))?;
             let now = Instant::now();
             let open = Open { number: rand::random(), of, begun: now, used: now, bytes: 0 };
             tracing::info!(

@@ -245,8 +245,8 @@ impl Earlier for LogBefore {
         log::frames(&self.folder, number)
     }
 
-    fn offer(&self, member: u64) -> Option<Offered> {
-        self.exchange.offers.offer(member)
+    fn offer(&self, member: u64, at_least: u64) -> Option<Offered> {
+        self.exchange.offers.offer(member, at_least)
     }
 }
 

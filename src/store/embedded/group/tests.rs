@@ -1,6 +1,7 @@
 use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::kept::{Offered, entry_of};
+use super::super::kept::{Offered, SENT_BYTES, entry_of};
 use super::*;
 use crate::store::Seat;
 
@@ -45,12 +46,13 @@ impl Durable for Memory {
     }
 }
 
-/// The log of a member that has synced it.
-struct Log(Vec<Vec<u8>>);
+/// The log of a member that has synced it, and the last entry of the state that it offers.
+struct Log(Vec<Vec<u8>>, Arc<AtomicU64>);
 
 impl Earlier for Log {
-    fn offer(&self, _: u64) -> Option<Offered> {
-        None
+    fn offer(&self, _: u64, at_least: u64) -> Option<Offered> {
+        let last = Last { number: self.1.load(Ordering::Relaxed), term: 1 };
+        (last.number >= at_least.max(1)).then(|| Offered { last, members: founded(&[1, 2]) })
     }
 
     fn first(&self) -> u64 {
@@ -159,7 +161,7 @@ fn a_member_that_lags_is_sent_what_its_leader_has_in_its_log_only() {
     }
     leader.synced.clone_from(&leader.frames);
     leader.vote = Vote { term: 1, member: 1 };
-    let (last, log) = (Last { number: u64::from(ENTRIES), term: 1 }, Log(leader.synced.clone()));
+    let (last, log) = (Last { number: u64::from(ENTRIES), term: 1 }, Log(leader.synced.clone(), Arc::default()));
     let member =
         Member::new(1, founded(&[1, 2]), leader.vote, last, Vec::new(), Some(Box::new(log))).expect("it fits together");
     let behind = Memory { vote: leader.vote, ..Memory::default() };
@@ -177,6 +179,103 @@ fn a_member_that_lags_is_sent_what_its_leader_has_in_its_log_only() {
     let [(_, leader), (_, behind)] = &members;
     assert_eq!(behind.synced.len(), ENTRIES as usize + 1);
     assert!(behind.synced == leader.synced, "they are the same");
+}
+
+/// What a leader whose log has entries of these lengths sends to a member that has none of them, while time passes.
+struct Lagging {
+    members: [(Member, Memory); 2],
+    /// The last entry of the state that there is to offer.
+    flushed: Arc<AtomicU64>,
+    /// The last entries of the states that were offered.
+    offered: Vec<u64>,
+    /// The most bytes that were sent at a time.
+    most: usize,
+}
+
+impl Lagging {
+    /// The leader has applied so many of its entries.
+    fn behind(lengths: &[usize], applied: usize) -> Self {
+        let frames: Vec<_> =
+            (0..).zip(lengths).map(|(number, length)| [frame(1, number), vec![7; *length]].concat()).collect();
+        let leader =
+            Memory { frames: frames.clone(), synced: frames, vote: Vote { term: 1, member: 1 }, ..Memory::default() };
+        let flushed = Arc::default();
+        let (last, log) = (Last { number: applied as u64, term: 1 }, Log(leader.synced.clone(), Arc::clone(&flushed)));
+        let entries = (1..).zip(&leader.synced).skip(applied);
+        let entries = entries.map(|(number, frame)| entry_of(number, Bytes::copy_from_slice(frame)).expect("an entry"));
+        let member = Member::new(1, founded(&[1, 2]), leader.vote, last, entries.collect(), Some(Box::new(log)));
+        let mut member = member.expect("it fits together");
+        let (mut leader, behind) = (leader, Memory { vote: Vote { term: 1, member: 1 }, ..Memory::default() });
+        member.campaign(&mut leader).expect("written");
+        let members = [(member, leader), (start(2, &[1, 2], &behind), behind)];
+        Self { members, flushed, offered: Vec::new(), most: 0 }
+    }
+
+    fn pass(&mut self, ticks: usize) {
+        for _ in 0..ticks {
+            let (member, disk) = &mut self.members[0];
+            member.tick();
+            member.advance(None, disk).expect("written");
+            self.carry();
+        }
+    }
+
+    /// Carries messages until there are none, but for a state that is offered: nobody takes it.
+    fn carry(&mut self) {
+        loop {
+            let sent = |message: &Message| message.entries.iter().map(|entry| entry.data.len()).sum::<usize>();
+            self.most = self.most.max(self.members[0].1.outbox.iter().map(sent).sum());
+            let outbox = |(_, disk): &mut (Member, Memory)| mem::take(&mut disk.outbox);
+            let messages: Vec<Message> = self.members.iter_mut().flat_map(outbox).collect();
+            if messages.is_empty() {
+                return;
+            }
+            for message in messages {
+                if message.msg_type == MessageType::MsgSnapshot {
+                    self.offered.push(message.get_snapshot().get_metadata().index);
+                    continue;
+                }
+                let (member, disk) = &mut self.members[usize::try_from(message.to).expect("small") - 1];
+                member.step(message);
+                member.advance(None, disk).expect("written");
+                self.most = self.most.max(self.members[0].1.outbox.iter().map(sent).sum());
+            }
+        }
+    }
+
+    /// How many entries the member has that lags.
+    fn has(&self) -> usize {
+        self.members[1].1.synced.len()
+    }
+}
+
+#[test]
+fn a_member_that_lags_is_sent_a_few_long_entries_at_a_time() {
+    const LENGTH: usize = 3 << 20;
+    let mut lagging = Lagging::behind(&[LENGTH; 20], 20);
+    lagging.pass(60);
+    assert_eq!(lagging.has(), 21);
+    assert!(lagging.most < 4 * LENGTH, "{}", lagging.most);
+    assert!(lagging.members[0].1.synced == lagging.members[1].1.synced, "they are the same");
+}
+
+#[test]
+fn a_member_that_lacks_an_entry_which_is_too_long_to_be_sent_is_offered_a_state_that_has_it() {
+    let mut lagging = Lagging::behind(&[10, 10, SENT_BYTES + 1, 10, 10], 5);
+    lagging.flushed.store(2, Ordering::Relaxed);
+    lagging.pass(20);
+    assert_eq!((lagging.has(), lagging.offered.as_slice()), (2, &[][..]), "a state without the entry is of no use");
+    lagging.flushed.store(4, Ordering::Relaxed);
+    lagging.pass(20);
+    assert_eq!((lagging.has(), lagging.offered.as_slice()), (2, &[4][..]));
+    assert!(lagging.most < SENT_BYTES);
+}
+
+#[test]
+fn an_entry_that_is_too_long_to_be_sent_is_sent_where_it_is_not_agreed_on() {
+    let mut lagging = Lagging::behind(&[10, 10, SENT_BYTES + 1, 10, 10], 2);
+    lagging.pass(20);
+    assert_eq!(lagging.has(), 6, "the leader's log could not go on without it");
 }
 
 /// Brings what the first member has sent to the second, and its answers back, and no more.

@@ -301,7 +301,7 @@ impl Earlier for Disk {
         Ok((first, files.behind(first - 1).take(READ_FRAMES).map(|(_, frame)| frame.clone()).collect()))
     }
 
-    fn offer(&self, member: u64) -> Option<Offered> {
+    fn offer(&self, member: u64, _: u64) -> Option<Offered> {
         let mut files = self.files();
         if files.flushed.last.number == 0 {
             return None;
