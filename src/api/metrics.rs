@@ -202,8 +202,10 @@ pub const METRICS: &[Metric] = &[
         "Jobs that managers told each other of: sent by this one, received by it, failed to be told, or dropped since \
          there were too many or the other manager does not answer"),
 
-    labelled("leasehold_member_messages_total", Counter, ("outcome", || vec!["sent", "failed", "dropped"]),
-        "Messages to the other members of the group, by outcome"),
+    labelled("leasehold_member_messages_total", Counter,
+        ("outcome", || vec!["sent", "failed", "dropped", "refused"]),
+        "Messages between the members of the group, by outcome: sent to others by this one, failed to be sent, or \
+         dropped since too much waited, and of those that came refused for the same reason"),
     metric("leasehold_member_calls_total", Counter,
         "HTTP calls of schedules and notifications that this member has made for the leader"),
     metric("leasehold_member_term", Gauge, "The term of its group that this member knows of"),

@@ -4,7 +4,7 @@
 //! the calls are as large as the way is slow. Messages that cannot be sent are dropped. The members agree by a protocol
 //! that repeats what is lost, and a late message is of less use to it than a fresh one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,17 +18,16 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use super::{ClusterMap, Envelope, MESSAGES_PATH, PeerSecret};
+use super::{ClusterMap, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerSecret};
 use crate::clock::Clock;
 use crate::executor::NoHttpClient;
+use crate::store::waiting::Waiting;
 use crate::store::{Member, MemberMessage, Membership};
 
-/// The most messages that wait for one member; the oldest are dropped.
-const MAX_WAITING: usize = 4_096;
-/// The most bytes of messages that wait for one member, apart from a single longer one.
-const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
 /// A call takes no further message once it has so many bytes.
 const CALL_BYTES: usize = 4 * 1024 * 1024;
+/// The longest message that is sent: the others take no longer body of a call, whose beginning is short.
+const MAX_MESSAGE_BYTES: usize = MAX_MESSAGES_BYTES - CALL_BYTES;
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a call may take, and how much longer for each MiB of its body.
@@ -74,7 +73,8 @@ impl Carrier {
                     return;
                 }
                 for message in messages {
-                    ways.carry(message);
+                    let is_bulk = member.is_bulk(&message.bytes);
+                    ways.carry(message, is_bulk);
                 }
             }
         });
@@ -101,7 +101,7 @@ struct Way {
 
 impl Ways {
     /// Puts a message into the queue of the member that it is for, if it is known where that is.
-    fn carry(&mut self, message: MemberMessage) {
+    fn carry(&mut self, message: MemberMessage, is_bulk: bool) {
         let to = message.to;
         let Some(address) = self.map.address(to, &self.members.borrow()) else { return };
         if self.open.get(&to).is_none_or(|way| way.address != address) {
@@ -121,7 +121,7 @@ impl Ways {
             self.open.insert(to, Way { address, queue, _carrying: carrying });
         }
         if let Some(way) = self.open.get(&to) {
-            way.queue.push(message.bytes);
+            way.queue.push(message.bytes, is_bulk);
         }
     }
 }
@@ -129,55 +129,42 @@ impl Ways {
 /// The messages that wait for one member.
 #[derive(Default)]
 struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Waiting<Bytes>>,
     /// The notification that there are some.
     some: Notify,
 }
 
-#[derive(Default)]
-struct Waiting {
-    messages: VecDeque<Bytes>,
-    bytes: usize,
-}
-
 impl Queue {
-    fn push(&self, message: Bytes) {
-        let mut waiting = self.waiting.lock();
-        waiting.bytes += message.len();
-        waiting.messages.push_back(message);
-        while waiting.messages.len() > MAX_WAITING || waiting.bytes > MAX_WAITING_BYTES && waiting.messages.len() > 1 {
-            waiting.pop();
-            metrics::counter!("leasehold_member_messages_total", "outcome" => "dropped").increment(1);
+    fn push(&self, message: Bytes, is_bulk: bool) {
+        let length = message.len();
+        let dropped = match length > MAX_MESSAGE_BYTES {
+            // It would be refused each time that it is sent, with all that goes with it.
+            true => 1,
+            false => self.waiting.lock().push(message, length, is_bulk),
+        };
+        if dropped > 0 {
+            metrics::counter!("leasehold_member_messages_total", "outcome" => "dropped").increment(dropped);
         }
-        drop(waiting);
         self.some.notify_one();
     }
 
     /// Waits for messages, and takes the oldest, for one call.
     async fn next(&self) -> Vec<Bytes> {
         loop {
-            let messages = self.waiting.lock().take();
+            let messages = self.take();
             if !messages.is_empty() {
                 return messages;
             }
             self.some.notified().await;
         }
     }
-}
 
-impl Waiting {
-    fn pop(&mut self) -> Option<Bytes> {
-        let message = self.messages.pop_front()?;
-        self.bytes -= message.len();
-        Some(message)
-    }
-
-    fn take(&mut self) -> Vec<Bytes> {
-        let (mut taken, mut bytes) = (Vec::new(), 0);
+    fn take(&self) -> Vec<Bytes> {
+        let (mut waiting, mut taken, mut bytes) = (self.waiting.lock(), Vec::new(), 0);
         while bytes < CALL_BYTES
-            && let Some(message) = self.pop()
+            && let Some((message, length)) = waiting.pop()
         {
-            bytes += message.len();
+            bytes += length;
             taken.push(message);
         }
         taken

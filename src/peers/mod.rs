@@ -47,7 +47,9 @@ pub const MESSAGES_PATH: &str = "/cluster/messages";
 /// The path, below the leader's address, of the call that says that a client of another member has taken its answer.
 pub const DELIVERIES_PATH: &str = "/cluster/deliveries";
 
-/// The longest body of a call with messages, in bytes.
+/// The longest body of a call with messages, in bytes. What this version sends is much shorter: some messages, or one
+/// with an entry of at most 16 MiB. Earlier ones wrote longer entries and send them, and so does this one where such an
+/// entry was not agreed on before: without that its log could not go on.
 pub const MAX_MESSAGES_BYTES: usize = 128 * 1024 * 1024;
 
 /// The longest body of a call with hints, in bytes: more than what a manager sends, also with a large last document.

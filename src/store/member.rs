@@ -221,7 +221,11 @@ pub trait Member: Send + Sync {
     /// store is closed.
     async fn outgoing(&self) -> Vec<MemberMessage>;
 
-    /// Takes a message of another member. One that makes no sense is dropped.
+    /// Returns whether a message of this member is bulk: what is lost of that is sent again, and is late without harm.
+    /// So it is dropped before others are ([`waiting`](super::waiting)).
+    fn is_bulk(&self, message: &Bytes) -> bool;
+
+    /// Takes a message of another member. One that makes no sense is dropped, and so is bulk when too much waits.
     fn receive(&self, message: MemberMessage);
 
     /// Has the leader hand over the lead to this member, or to the one whose log has come furthest; a member that does

@@ -21,6 +21,7 @@ pub mod recent;
 pub mod record;
 pub mod schedule;
 pub mod time;
+pub mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::clock::{Clock, SystemClock};
+use crate::store::waiting::MOST_WAITING_BYTES;
 use crate::store::{ChangeError, Heard, Hindrance, MemberChange, Standing};
 
 /// How long anything that is waited for may take.
@@ -49,6 +50,10 @@ impl Member for Given {
 
     async fn outgoing(&self) -> Vec<MemberMessage> {
         self.outgoing.lock().await.recv().await.unwrap_or_default()
+    }
+
+    fn is_bulk(&self, message: &Bytes) -> bool {
+        message.starts_with(b"bulk")
     }
 
     fn receive(&self, _message: MemberMessage) {}
@@ -135,28 +140,19 @@ async fn a_member_that_comes_back_is_sent_what_is_new() {
 }
 
 #[test]
-fn the_oldest_messages_are_dropped_when_too_many_wait() {
-    let queue = Queue::default();
-    for number in 0..=MAX_WAITING {
-        queue.push(Bytes::from(number.to_string()));
-    }
-    let first = queue.waiting.lock().pop();
-    assert_eq!(first.as_deref(), Some(&b"1"[..]), "the very first is gone");
-
-    let (queue, large) = (Queue::default(), Bytes::from(vec![0; MAX_WAITING_BYTES / 2]));
-    (0..3).for_each(|_| queue.push(large.clone()));
-    assert_eq!(queue.waiting.lock().messages.len(), 2);
-    let huge = Bytes::from(vec![1; MAX_WAITING_BYTES + 1]);
-    queue.push(huge.clone());
-    assert_eq!(queue.waiting.lock().take(), [huge], "one that is too long for the queue is sent all the same");
+fn the_oldest_bulk_is_dropped_when_too_much_waits_and_what_is_too_long_at_once() {
+    let (queue, large) = (Queue::default(), Bytes::from(vec![0; MOST_WAITING_BYTES / 2]));
+    queue.push(Bytes::from_static(b"vote"), false);
+    (0..3).for_each(|_| queue.push(large.clone(), true));
+    queue.push(Bytes::from(vec![0; MAX_MESSAGE_BYTES + 1]), true);
+    let waiting: Vec<usize> = queue.waiting.lock().take().map(|message| message.len()).collect();
+    assert_eq!(waiting, [4, MOST_WAITING_BYTES / 2, MOST_WAITING_BYTES / 2]);
 }
 
 #[test]
 fn a_call_takes_what_waits_up_to_its_size_and_at_least_one() {
     let queue = Queue::default();
     let half = Bytes::from(vec![0; CALL_BYTES / 2]);
-    (0..3).for_each(|_| queue.push(half.clone()));
-    let mut waiting = queue.waiting.lock();
-    assert_eq!((waiting.take().len(), waiting.take().len(), waiting.take().len()), (2, 1, 0));
-    assert_eq!(waiting.bytes, 0);
+    (0..3).for_each(|_| queue.push(half.clone(), true));
+    assert_eq!((queue.take().len(), queue.take().len(), queue.take().len()), (2, 1, 0));
 }

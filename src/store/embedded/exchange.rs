@@ -21,16 +21,11 @@ use super::options::GroupOptions;
 use super::others::{Others, Way};
 use super::words::{self, Ask, Offer, Piece, Word};
 use crate::clock::Timestamp;
+use crate::store::waiting::Waiting;
 use crate::store::{
     ChangeError, Heard, Hindrance, LeadershipMark, Member, MemberChange, MemberMessage, Membership, Role, Standing,
     StoreError,
 };
-
-/// The most messages to others, and from others, that wait. Further ones are dropped: what matters is sent again.
-const WAITING_MESSAGES: usize = 4_096;
-
-/// The most bytes of messages to others that wait.
-const WAITING_BYTES: usize = 64 << 20;
 
 /// The most questions, and answers, of states that wait.
 const WAITING_ASKS: usize = 64;
@@ -63,7 +58,7 @@ pub(super) struct Exchange {
 
 #[derive(Default)]
 struct Inbox {
-    messages: Vec<MemberMessage>,
+    messages: Waiting<MemberMessage>,
     is_asked: bool,
     changes: Vec<(MemberChange, Changed)>,
     hand_over: Option<Successor>,
@@ -78,8 +73,8 @@ impl Inbox {
 
 #[derive(Default)]
 struct Outbox {
-    messages: Vec<MemberMessage>,
-    bytes: usize,
+    /// The messages to each member, so that one that takes none costs the others nothing.
+    messages: BTreeMap<u64, Waiting<MemberMessage>>,
     is_closed: bool,
 }
 
@@ -229,14 +224,15 @@ impl Exchange {
         if messages.is_empty() {
             return;
         }
-        let mut outbox = self.outbox.lock();
-        outbox.bytes += messages.iter().map(|message| message.bytes.len()).sum::<usize>();
-        outbox.messages.extend(messages);
-        if outbox.messages.len() > WAITING_MESSAGES || outbox.bytes > WAITING_BYTES {
-            tracing::debug!("nobody takes the messages to other members; they are dropped");
-            (outbox.messages, outbox.bytes) = (Vec::new(), 0);
+        let (mut outbox, mut dropped) = (self.outbox.lock(), 0);
+        for message in messages {
+            let (length, is_bulk) = (message.bytes.len(), self.is_bulk(&message.bytes));
+            dropped += outbox.messages.entry(message.to).or_default().push(message, length, is_bulk);
         }
         drop(outbox);
+        if dropped > 0 {
+            metrics::counter!("leasehold_member_messages_total", "outcome" => "dropped").increment(dropped);
+        }
         self.to_send.notify_one();
     }
 
@@ -251,7 +247,7 @@ impl Exchange {
         if inbox.is_closed {
             return None;
         }
-        let (messages, is_asked) = (mem::take(&mut inbox.messages), mem::take(&mut inbox.is_asked));
+        let (messages, is_asked) = (inbox.messages.take().collect(), mem::take(&mut inbox.is_asked));
         let (changes, hand_over) = (mem::take(&mut inbox.changes), inbox.hand_over.take());
         drop(inbox);
         let round = if is_asked { self.asked.lock().begin() } else { None };
@@ -419,12 +415,15 @@ impl Member for Exchange {
             {
                 let mut outbox = self.outbox.lock();
                 if !outbox.messages.is_empty() || outbox.is_closed {
-                    outbox.bytes = 0;
-                    return mem::take(&mut outbox.messages);
+                    return mem::take(&mut outbox.messages).into_values().flat_map(|mut of| of.take()).collect();
                 }
             }
             self.to_send.notified().await;
         }
+    }
+
+    fn is_bulk(&self, message: &Bytes) -> bool {
+        words::is_bulk(message)
     }
 
     fn receive(&self, message: MemberMessage) {
@@ -432,11 +431,12 @@ impl Member for Exchange {
             tracing::debug!(from = message.from, to = message.to, "a message is not for this member");
             return;
         }
-        let mut inbox = self.inbox.lock();
-        if inbox.messages.len() < WAITING_MESSAGES {
-            inbox.messages.push(message);
-            drop(inbox);
-            self.arrived.notify_one();
+        let (length, is_bulk) = (message.bytes.len(), self.is_bulk(&message.bytes));
+        // Those that came first are kept: entries are of no use without the ones before them.
+        let is_taken = self.inbox.lock().messages.push_if_room(message, length, is_bulk);
+        match is_taken {
+            true => drop(self.arrived.notify_one()),
+            false => metrics::counter!("leasehold_member_messages_total", "outcome" => "refused").increment(1),
         }
     }
 
@@ -449,3 +449,6 @@ impl Member for Exchange {
         self.standing.subscribe()
     }
 }
+
+#[cfg(test)]
+mod tests;

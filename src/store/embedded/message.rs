@@ -90,6 +90,12 @@ pub(super) fn encode(message: &Message) -> Result<Option<MemberMessage>, Corrupt
     Ok(Some(MemberMessage { from: message.from, to: message.to, bytes: bytes.into() }))
 }
 
+/// Returns whether a message has entries, which are most of the bytes between members.
+pub(super) fn has_entries(message: &[u8]) -> bool {
+    let Some((&FORMAT, mut rest)) = message.split_first() else { return false };
+    stored::take::<Head>(&mut rest).is_ok_and(|head| head.entries > 0)
+}
+
 /// Reads a message.
 ///
 /// # Errors

@@ -19,12 +19,18 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::error::Corrupt;
 use super::kept::Last;
-use super::stored;
+use super::{message, stored};
 use crate::store::Identity;
 
 const WORD: u8 = 2;
 const BETWEEN: u8 = 3;
 const OF_GROUP: u8 = 4;
+
+/// How many bytes stand before a message of the library that goes from one directory to another.
+const BETWEEN_BYTES: usize = 17;
+
+/// How many bytes the identity of the group takes before a message.
+const OF_GROUP_BYTES: usize = 9;
 
 /// A word of one member to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +126,19 @@ pub(super) fn encode(word: &Word) -> Result<Bytes, Corrupt> {
 pub(super) fn between(directories: (u64, u64), message: &[u8]) -> Bytes {
     let (from, to) = directories;
     [&[BETWEEN][..], &from.to_le_bytes(), &to.to_le_bytes(), message].concat().into()
+}
+
+/// Returns whether a message has entries, or a piece of a state.
+pub(super) fn is_bulk(message: &[u8]) -> bool {
+    let message = match message.first() {
+        Some(&OF_GROUP) => message.get(OF_GROUP_BYTES..).unwrap_or_default(),
+        _ => message,
+    };
+    match message.first() {
+        Some(&WORD) => matches!(stored::take(&mut &message[1..]), Ok(Word::Piece(_))),
+        Some(&BETWEEN) => message.get(BETWEEN_BYTES..).is_some_and(message::has_entries),
+        _ => message::has_entries(message),
+    }
 }
 
 /// Puts the identity of the group before a message.

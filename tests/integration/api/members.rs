@@ -70,6 +70,10 @@ impl Member for Puppet {
         std::future::pending().await
     }
 
+    fn is_bulk(&self, _message: &Bytes) -> bool {
+        false
+    }
+
     fn receive(&self, message: MemberMessage) {
         self.received.lock().push(message);
     }
