@@ -7,6 +7,7 @@ pub(crate) mod archive;
 mod bodies;
 mod changing;
 mod counts;
+mod crowded;
 pub(crate) mod elasticsearch;
 mod embedded;
 mod lost_answers;

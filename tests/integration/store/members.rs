@@ -27,10 +27,10 @@ use super::sample::{id, submitted};
 const MANY: usize = 50;
 /// How many rounds of faults there are at least.
 const ROUNDS: usize = 40;
-const MEMBERS: [u64; 3] = [1, 2, 3];
+pub(super) const MEMBERS: [u64; 3] = [1, 2, 3];
 
 /// How long anything is waited for that comes in a second or two on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn options(member: u64) -> EmbeddedOptions {
     // A leader is given up after ten to twenty of these, which is more than a sync takes on a busy machine.
