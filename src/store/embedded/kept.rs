@@ -118,8 +118,9 @@ pub(super) struct Kept {
     read: Mutex<VecDeque<Entry>>,
     /// The entries that were handed out to be sent since [`sent`](Self::sent).
     burst: Mutex<Burst>,
-    /// The number of the last entry that was too long to be sent. Whoever lacks entries needs a state that has it.
-    too_long: AtomicU64,
+    /// The number of the last entry that cannot be sent: it is too long, or cannot be read. Whoever lacks entries needs a
+    /// state that has it.
+    unsendable: AtomicU64,
 }
 
 /// Entries that are sent one after the other, to the same member.
@@ -139,8 +140,14 @@ impl Kept {
         earlier: Option<Box<dyn Earlier>>,
     ) -> Self {
         let (applied, entries) = (before.number, entries.into());
-        let (read, burst, too_long) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
-        Self { hard, group, before, entries, applied_bytes: 0, applied, earlier, read, burst, too_long }
+        let (read, burst, unsendable) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        Self { hard, group, before, entries, applied_bytes: 0, applied, earlier, read, burst, unsendable }
+    }
+
+    /// Reads entries that are not in memory from another log.
+    #[cfg(test)]
+    pub(super) fn read_before(&mut self, earlier: Box<dyn Earlier>) {
+        self.earlier = Some(earlier);
     }
 
     /// Returns how many entries are in memory.
@@ -182,7 +189,7 @@ impl Kept {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(()) };
         // The first one goes in any case, alone. One that is not agreed on is in no state, and has to be sent.
         if first.data.len() > SENT_BYTES && first.index <= self.hard.commit {
-            self.too_long.fetch_max(first.index, Ordering::Relaxed);
+            self.unsendable.fetch_max(first.index, Ordering::Relaxed);
             return Err(raft::Error::Store(StorageError::Compacted));
         }
         let mut burst = self.burst.lock();
@@ -210,19 +217,30 @@ impl Kept {
             (place < read.len()).then_some(place)
         };
         if place(&read).is_none() {
-            let (first, frames) = earlier.frames(number).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => compacted(),
-                _ => raft::Error::Store(StorageError::Other(error.into())),
+            *read = read_from(&**earlier, number).map_err(|error| {
+                if error.kind() != io::ErrorKind::NotFound {
+                    tracing::error!(
+                        entry = number,
+                        %error,
+                        "an old part of the log cannot be read: a member that lacks it is offered the state"
+                    );
+                    self.unsendable.fetch_max(number, Ordering::Relaxed);
+                }
+                compacted()
             })?;
-            let entries = (first..).zip(frames).map(|(number, frame)| entry_of(number, frame));
-            *read =
-                entries.collect::<Result<_, _>>().map_err(|why| raft::Error::Store(StorageError::Other(why.into())))?;
         }
         let place = place(&read).ok_or_else(compacted)?;
         // What is behind may have been replaced since it was read.
         let known = read.range(place..).take_while(|entry| entry.index <= self.before.number);
         Ok(known.take(most).cloned().collect())
     }
+}
+
+/// Reads the entry `number` and some that follow it from the log.
+fn read_from(earlier: &dyn Earlier, number: u64) -> io::Result<VecDeque<Entry>> {
+    let (first, frames) = earlier.frames(number)?;
+    let entries = (first..).zip(frames).map(|(number, frame)| entry_of(number, frame));
+    entries.collect::<Result<_, _>>().map_err(io::Error::other)
 }
 
 impl Storage for Kept {
@@ -282,7 +300,7 @@ impl Storage for Kept {
     }
 
     fn snapshot(&self, at_least: u64, member: u64) -> raft::Result<Snapshot> {
-        let at_least = at_least.max(self.too_long.load(Ordering::Relaxed));
+        let at_least = at_least.max(self.unsendable.load(Ordering::Relaxed));
         let offered = self.earlier.as_ref().and_then(|earlier| earlier.offer(member, at_least));
         let Some(Offered { last, members }) = offered.filter(|offered| offered.last.number >= at_least) else {
             return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));

@@ -99,6 +99,8 @@ fn entries_and_pieces_are_bulk_and_nothing_else_is() {
         Bytes::new(),
         Bytes::from_static(b"\x03short"),
     ];
-    assert!(bulk.iter().all(|message| words::is_bulk(message)));
-    assert!(!others.iter().any(|message| words::is_bulk(message)));
+    for of_group in [|message: &Bytes| message.clone(), |message: &Bytes| words::of_group(None, message)] {
+        assert!(bulk.iter().all(|message| words::is_bulk(&of_group(message))));
+        assert!(!others.iter().any(|message| words::is_bulk(&of_group(message))));
+    }
 }

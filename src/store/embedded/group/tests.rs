@@ -5,6 +5,9 @@ use super::super::kept::{Offered, SENT_BYTES, entry_of};
 use super::*;
 use crate::store::Seat;
 
+/// A frame that cannot be read any more.
+const BROKEN: &[u8] = b"broken";
+
 /// A disk whose sync is a sync.
 #[derive(Clone, Debug, Default)]
 struct Memory {
@@ -61,8 +64,14 @@ impl Earlier for Log {
 
     fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)> {
         let place = usize::try_from(number).expect("it fits in memory") - 1;
+        if self.0.get(place).is_some_and(|frame| frame == BROKEN) {
+            return Err(io::Error::other("the frame is broken"));
+        }
         let frames = self.0.get(place..).ok_or(io::ErrorKind::NotFound)?;
-        Ok((number, frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect()))
+        Ok((
+            number,
+            frames.iter().take_while(|frame| *frame != BROKEN).map(|frame| Bytes::copy_from_slice(frame)).collect(),
+        ))
     }
 }
 
@@ -269,6 +278,20 @@ fn a_member_that_lacks_an_entry_which_is_too_long_to_be_sent_is_offered_a_state_
     lagging.pass(20);
     assert_eq!((lagging.has(), lagging.offered.as_slice()), (2, &[4][..]));
     assert!(lagging.most < SENT_BYTES);
+}
+
+#[test]
+fn a_member_that_lacks_an_entry_which_cannot_be_read_is_offered_a_state_that_has_it() {
+    let mut lagging = Lagging::behind(&[10; 5], 5);
+    lagging.members[0].1.synced[2] = BROKEN.to_vec();
+    let log = Log(lagging.members[0].1.synced.clone(), Arc::clone(&lagging.flushed));
+    lagging.members[0].0.node.mut_store().read_before(Box::new(log));
+    lagging.flushed.store(2, Ordering::Relaxed);
+    lagging.pass(20);
+    assert_eq!((lagging.has(), lagging.offered.as_slice()), (2, &[][..]), "a state without the entry is of no use");
+    lagging.flushed.store(4, Ordering::Relaxed);
+    lagging.pass(20);
+    assert_eq!((lagging.has(), lagging.offered.as_slice()), (2, &[4][..]));
 }
 
 #[test]
