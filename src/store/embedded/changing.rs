@@ -29,6 +29,9 @@ pub(super) fn after(
                         "member {member} was not heard of: start it first, with `--join` and the members in `--peers`"
                     ));
                 };
+                if others.is_stranger(*member) {
+                    return refused(format!("member {member} is of another cluster: it cannot be one of this"));
+                }
                 let (address, directory) = (Some(address.clone()), hello.directory);
                 next.seats.insert(*member, Seat { votes: false, address, directory });
             }
@@ -71,7 +74,7 @@ pub(super) fn after(
             *seat = Seat { votes: false, directory, ..seat.clone() };
         }
     }
-    check(&next, others, own)?;
+    check(members, &next, others, own)?;
     Ok(Some(next))
 }
 
@@ -112,7 +115,7 @@ pub(super) fn with_version(
 }
 
 /// Checks that the members go on with it: each knows what a change is, and those that vote and are heard of are most.
-fn check(next: &Membership, others: &Others, own: u64) -> Result<(), ChangeError> {
+fn check(members: &Membership, next: &Membership, others: &Others, own: u64) -> Result<(), ChangeError> {
     let is_there = |number: &u64| *number == own || others.lately(*number).is_some();
     let voters: Vec<u64> = next.that_vote(true).collect();
     let there = voters.iter().filter(|number| is_there(number)).count();
@@ -122,9 +125,11 @@ fn check(next: &Membership, others: &Others, own: u64) -> Result<(), ChangeError
             voters.len()
         ));
     }
-    for number in next.seats.keys().filter(|number| **number != own) {
+    for (number, seat) in next.seats.iter().filter(|(number, _)| **number != own) {
+        let is_new = members.seats.get(number).is_none_or(|before| before.directory != seat.directory);
+        // One that has gone back to an earlier version keeps nobody else from being changed.
+        let needed = if is_new { next.version.max(versions::CHANGES) } else { versions::CHANGES };
         // Of one that is silent it is not known; it says so when it is started.
-        let needed = next.version.max(versions::CHANGES);
         if others.lately(*number).is_some_and(|hello| hello.knows < needed) || others.is_of_old(*number) {
             return refused(format!(
                 "member {number} has an earlier version than the cluster, whose messages are of version {needed}: \
@@ -154,7 +159,7 @@ mod tests {
         members.seats.insert(2, Seat { votes: false, address: None, directory: 20 });
         assert_eq!(with_vote(&members, &others, |_| true), None, "it was not heard of");
         for (directory, is_given) in [(20, true), (21, false)] {
-            others.hear(2, Hello { knows: versions::OWN, directory, ..Hello::default() });
+            others.hear(2, None, Hello { knows: versions::OWN, directory, ..Hello::default() });
             let next = with_vote(&members, &others, |_| true);
             assert_eq!(next.map(|next| next.that_vote(true).count()), is_given.then_some(2));
             assert_eq!(with_vote(&members, &others, |_| false), None, "it lags behind");

@@ -181,10 +181,12 @@ impl Exchange {
         }
     }
 
-    /// Says who this member is to all members, and to those that it was started with.
+    /// Says who this member is to all members, to those that it was started with, and to those that it has heard of: one
+    /// that joins may know its leader from its greeting only.
     pub(super) fn greet(&self, last: u64) {
         let mut all: BTreeSet<u64> = self.members.borrow().seats.keys().copied().collect();
         all.extend(&self.group.members);
+        all.extend(self.others(|others| others.that_are_there().collect::<Vec<_>>()).unwrap_or_default());
         for to in all.into_iter().filter(|to| *to != self.group.member) {
             self.greet_one(to, last);
         }

@@ -12,7 +12,7 @@ use crate::store::Identity;
 #[derive(Debug)]
 pub(super) struct Identities {
     own: Option<Identity>,
-    /// The identities that others of the group have said, to be agreed on where this member has none.
+    /// The identities that others of the group have said last, to be taken over where this member has none.
     said: BTreeMap<u64, Identity>,
     /// Members of other groups, with their identities if these have some, and when they were heard of last.
     foreign: BTreeMap<u64, (Instant, Option<Identity>)>,
@@ -37,12 +37,21 @@ impl Identities {
                 self.refuse(from, Some(said));
                 true
             }
-            _ => {
-                self.foreign.remove(&from);
-                self.said.insert(from, said);
-                false
-            }
+            _ => false,
         }
+    }
+
+    /// Takes note of the identity that a member of the group says, if it says one.
+    pub(super) fn hear(&mut self, from: u64, said: Option<Identity>) {
+        match said {
+            Some(said) => self.said.insert(from, said),
+            None => self.said.remove(&from),
+        };
+    }
+
+    /// Takes note of that a member was heard that is of the group.
+    pub(super) fn admit(&mut self, from: u64) {
+        self.foreign.remove(&from);
     }
 
     /// Takes note of that a member is of another group, which has this identity, or none.
@@ -53,17 +62,24 @@ impl Identities {
                 member = from,
                 identity = identity.map(|identity| identity.to_string()),
                 own = self.own.map(|own| own.to_string()),
-                "a member of another cluster speaks to this one: nothing is taken from it. If it is to be a member of \
-                 this one, start it with an empty data directory and `--join`; else stop it"
+                "two clusters speak to each other, and take nothing from each other: one of them is to be stopped. Find \
+                 out first which of the two has the jobs that are needed"
             );
         }
     }
 
-    /// Takes over the identity that the group has agreed on. Returns whether it is new.
-    pub(super) fn agree(&mut self, agreed: Option<Identity>) -> bool {
-        let is_new = agreed.is_some() && self.own != agreed;
-        self.own = agreed.or(self.own);
-        is_new
+    /// Takes over the identity that the group has agreed on, where this member has none. Of one that joins it may be a
+    /// former one, before that of a member that went on alone: what the others say now counts then.
+    ///
+    /// One that a member has stays: only who goes on alone gets another, in its seal, before anything else. So whatever
+    /// that is interrupted, the former group does not take the member for one of its own.
+    pub(super) fn agree(&mut self, agreed: Option<Identity>, members: impl Fn(u64) -> bool) {
+        self.said.retain(|member, _| members(*member));
+        let (None, Some(agreed)) = (self.own, agreed) else { return };
+        let mut said = self.said.values();
+        let is_former = !self.said.values().any(|said| *said == agreed);
+        let first = said.next().copied().filter(|first| is_former && said.all(|other| other == first));
+        self.own = Some(first.unwrap_or(agreed));
     }
 
     /// Returns the identity that the group is to have, as the one that leads it and has heard of all its members
@@ -74,9 +90,10 @@ impl Identities {
         said.all(|other| other == first).then_some(first)
     }
 
-    /// Returns whether a member was heard of lately, and is of another group.
-    pub(super) fn is_stranger(&self, member: u64, silence: Duration) -> bool {
-        self.foreign.get(&member).is_some_and(|(at, _)| at.elapsed() <= silence)
+    /// Returns whether a member was heard of lately, and is of another group; `Some(true)` where that has an identity.
+    pub(super) fn is_stranger(&self, member: u64, silence: Duration) -> Option<bool> {
+        let (at, identity) = self.foreign.get(&member)?;
+        (at.elapsed() <= silence).then_some(identity.is_some())
     }
 
     /// Returns the members of other groups that were heard of lately.
@@ -104,17 +121,35 @@ mod tests {
         assert!(!one.is_foreign(2, None) && !one.is_foreign(2, identity(7)));
         assert!(one.is_foreign(2, identity(8)));
         assert_eq!(one.strangers(LONG).collect::<Vec<_>>(), [(2, identity(8))]);
-        assert!(one.is_stranger(2, LONG) && !one.is_stranger(3, LONG));
-        assert!(!one.is_foreign(2, identity(7)) && !one.is_stranger(2, LONG));
+        assert_eq!((one.is_stranger(2, LONG), one.is_stranger(3, LONG)), (Some(true), None));
+        assert!(!one.is_foreign(2, identity(7)));
+        one.admit(2);
+        assert_eq!(one.is_stranger(2, LONG), None);
+        one.refuse(3, None);
+        assert_eq!(one.is_stranger(3, LONG), Some(false));
     }
 
     #[test]
-    fn what_is_agreed_on_stays_where_a_member_does_not_say_it() {
+    fn an_identity_that_a_member_has_stays() {
         let mut one = Identities::of(None);
         assert!(!one.is_foreign(2, identity(8)), "it has none yet");
-        assert!(one.agree(identity(7)) && !one.agree(identity(7)) && !one.agree(None));
-        assert_eq!(one.own(), identity(7));
-        assert!(one.agree(identity(9)));
+        for agreed in [7, 8, 0] {
+            one.agree(identity(agreed), |_| true);
+            assert_eq!(one.own(), identity(7));
+        }
+    }
+
+    #[test]
+    fn one_that_joins_takes_the_identity_that_is_said_and_not_a_former_one_of_the_log() {
+        for (said, own) in [(vec![], 7), (vec![9], 9), (vec![7, 9], 7), (vec![8, 9], 7), (vec![9, 9], 9)] {
+            let mut one = Identities::of(None);
+            for (member, said) in (2..).zip(said) {
+                one.hear(member, identity(said));
+            }
+            one.hear(9, identity(7));
+            one.agree(identity(7), |member| member != 9);
+            assert_eq!(one.own(), identity(own));
+        }
     }
 
     #[test]
@@ -122,10 +157,12 @@ mod tests {
         let fresh = Identity(NonZeroU64::MAX);
         let mut one = Identities::of(None);
         assert_eq!(one.to_agree_on([2, 3].into_iter(), fresh), Some(fresh));
-        one.is_foreign(3, identity(7));
+        one.hear(3, identity(7));
         assert_eq!(one.to_agree_on([2, 3].into_iter(), fresh), identity(7));
         assert_eq!(one.to_agree_on([2].into_iter(), fresh), Some(fresh), "it is no member");
-        one.is_foreign(2, identity(8));
+        one.hear(2, identity(8));
         assert_eq!(one.to_agree_on([2, 3].into_iter(), fresh), None);
+        one.hear(2, None);
+        assert_eq!(one.to_agree_on([2, 3].into_iter(), fresh), identity(7));
     }
 }

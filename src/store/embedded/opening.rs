@@ -146,6 +146,8 @@ impl Engine {
                     let seat = Seat { votes: true, directory: sealed.directory, ..Seat::default() };
                     let seats = BTreeMap::from([(group.member, seat)]);
                     sealed.identity = Some(Identity::random());
+                    // Before anything else: whatever comes in between, the former group takes it for another one.
+                    disk.write_group(sealed.clone()).map_err(failed("write the seal of"))?;
                     members = Arc::new(Membership { seats, identity: sealed.identity, version: versions::OWN });
                 }
                 exchange.meet(Others::of(&sealed, group.tick), founded);

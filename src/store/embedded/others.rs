@@ -72,9 +72,14 @@ impl Others {
         }
     }
 
+    /// Returns whether the seal lacks something of what is known.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
     /// Returns what the seal is to keep, where that has changed since it was asked for last.
     pub(super) fn sealed(&mut self, group: &SealedGroup) -> Option<SealedGroup> {
-        let is_new = std::mem::take(&mut self.is_new) || self.identities.own() != group.identity;
+        let is_new = std::mem::take(&mut self.is_new);
         is_new.then(|| SealedGroup {
             is_admitted: self.is_admitted,
             founders: self.founders.clone(),
@@ -100,7 +105,8 @@ impl Others {
     /// for a member that is not known to read it.
     pub(super) fn identity_for(&self, to: u64) -> Option<Option<Identity>> {
         let knows = self.lately(to).is_some_and(|hello| hello.knows >= versions::IDENTITY);
-        (knows || self.identities.is_stranger(to, self.silence)).then(|| self.identities.own())
+        let is_known = knows || self.identities.is_stranger(to, self.silence) == Some(true);
+        is_known.then(|| self.identities.own())
     }
 
     /// Takes note of the identity that goes before a message of a member. Returns whether the message may be of the
@@ -116,19 +122,19 @@ impl Others {
         let directory = match said {
             _ if identity.is_some() || self.identities.own().is_none() => return true,
             Said::Word(Word::Hello(_)) => return true,
-            Said::Word(_) => Some(self.lately(from).map_or(0, |hello| hello.directory)),
+            Said::Word(_) => self.lately(from).map(|hello| hello.directory),
+            // Without the numbers of directories only a version sends it that knows no identities of groups.
             Said::Library(_, directories) => directories.map(|(theirs, _)| theirs),
         };
-        let is_known = directory.is_none_or(|directory| self.known.get(&from) == Some(&directory));
-        let counts = self.seated.contains(&from) && is_known;
-        if !counts {
+        if !self.seated.contains(&from) {
             self.identities.refuse(from, None);
+            return false;
         }
-        counts
+        directory.is_some() && self.known.get(&from) == directory.as_ref()
     }
 
     /// Takes note of what a member says. Returns whether it is to be answered, since it was not heard of lately.
-    pub(super) fn hear(&mut self, from: u64, hello: Hello) -> bool {
+    pub(super) fn hear(&mut self, from: u64, identity: Option<Identity>, hello: Hello) -> bool {
         let is_first = self.lately(from).is_none_or(|before| before.directory != hello.directory);
         self.heard.insert(from, (Instant::now(), hello));
         if hello.yours == self.directory {
@@ -144,7 +150,11 @@ impl Others {
             self.is_new |= !self.founders.is_empty();
             self.founders.clear();
         }
-        self.know(from, hello.directory);
+        let is_known = self.know(from, hello.directory);
+        self.identities.hear(from, identity.filter(|_| is_known));
+        if identity.is_some() {
+            self.identities.admit(from);
+        }
         is_first
     }
 
@@ -191,34 +201,40 @@ impl Others {
     /// Takes note of that this member's log ends with the entry `last`. Returns whether the member takes part in
     /// elections: not before its group is founded, and what it knows of the other founders is sealed.
     pub(super) fn take_part(&mut self, own: u64, last: u64) -> bool {
-        if self.awaits_founders && (last > 0 || self.awaited(own).next().is_none()) {
+        if self.awaits_founders && (last > 0 || self.may_found(own)) {
             (self.awaits_founders, self.is_new) = (false, true);
         }
         !self.awaits_founders && (last > 0 || !self.is_new)
     }
 
-    /// Returns the founders that keep this member, of the number `own`, from founding the group with them.
-    fn awaited(&self, own: u64) -> impl Iterator<Item = (u64, Hindrance)> {
-        let others = self.founders.iter().filter(move |founder| **founder != own);
-        others.filter_map(|founder| {
-            let hindrance = match self.lately(*founder) {
-                // One with an earlier version was heard to found the group, see `found_with`.
-                None if self.is_admitted && self.is_of_old(*founder) => return None,
-                None => Hindrance::Silent,
-                Some(hello) if hello.last > 0 || ![0, self.directory].contains(&hello.yours) => Hindrance::Founded,
-                // It was said before this directory was there, and may be late.
-                Some(hello) if hello.yours == 0 => Hindrance::Silent,
-                Some(_) => return None,
-            };
-            Some((*founder, hindrance))
-        })
+    /// Returns whether all other founders than this member, of the number `own`, have said to this directory that theirs
+    /// are new. What was said before it was there may be late.
+    fn may_found(&self, own: u64) -> bool {
+        let is_new = |founder: &u64| match self.lately(*founder) {
+            Some(hello) => hello.last == 0 && hello.yours == self.directory,
+            // One with an earlier version was heard to found the group, see `found_with`.
+            None => self.is_admitted && self.is_of_old(*founder),
+        };
+        // One that is disowned founds nothing.
+        !self.founders.is_empty() && self.founders.iter().all(|founder| *founder == own || is_new(founder))
     }
 
     /// Returns from whom this member, of the number `own`, takes nothing, or for whom it waits.
     pub(super) fn hindrances(&self, own: u64) -> BTreeMap<u64, Hindrance> {
+        let knows_another = |hello: &Hello| ![0, self.directory].contains(&hello.yours);
+        let founded = self.that_are_there().filter(|_| self.is_disowned || self.awaits_founders);
+        let founded = founded.filter(|other| self.lately(*other).is_some_and(knows_another));
+        let silent = self.founders.iter().filter(|founder| self.awaits_founders && **founder != own);
+        let silent = silent.filter(|founder| self.lately(**founder).is_none() && !self.is_of_old(**founder));
         let strangers = self.identities.strangers(self.silence);
         let strangers = strangers.map(|(member, identity)| (member, Hindrance::OtherGroup(identity)));
-        self.awaited(own).filter(|_| self.awaits_founders).chain(strangers).collect()
+        let founded = founded.map(|member| (member, Hindrance::Founded));
+        silent.map(|member| (*member, Hindrance::Silent)).chain(founded).chain(strangers).collect()
+    }
+
+    /// Returns whether a member was heard of lately, and is of another group.
+    pub(super) fn is_stranger(&self, member: u64) -> bool {
+        self.identities.is_stranger(member, self.silence).is_some()
     }
 
     /// Takes note of the directory of a member, unless another one is known. Returns whether it is the known one.
@@ -235,8 +251,10 @@ impl Others {
         if members.seats.is_empty() {
             return;
         }
-        self.is_new |= self.identities.agree(members.identity);
         self.seated = members.seats.keys().copied().collect();
+        let identity = self.identities.own();
+        self.identities.agree(members.identity, |member| members.seats.contains_key(&member));
+        self.is_new |= self.identities.own() != identity;
         let before = self.known.clone();
         self.known.retain(|number, _| members.seats.contains_key(number));
         for (number, seat) in members.seats.iter().filter(|(number, seat)| seat.directory != 0 && **number != own) {
@@ -304,6 +322,11 @@ impl Others {
         self.heard.get(&member).filter(|(at, _)| at.elapsed() <= self.silence).map(|(_, hello)| hello)
     }
 
+    /// Returns the members that were heard of lately.
+    pub(super) fn that_are_there(&self) -> impl Iterator<Item = u64> {
+        self.heard.keys().copied().filter(|other| self.lately(*other).is_some())
+    }
+
     /// Returns whether a member has a version that says no words: it was heard of lately, and they were not.
     pub(super) fn is_of_old(&self, member: u64) -> bool {
         let is_heard = self.plain.get(&member).is_some_and(|at| at.elapsed() <= self.silence);
@@ -348,143 +371,4 @@ pub(super) enum Way {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const VOTE: MessageType = MessageType::MsgRequestVote;
-
-    fn message(msg_type: MessageType, index: u64) -> Message {
-        Message { msg_type, index, ..Message::default() }
-    }
-
-    fn vote() -> Message {
-        message(VOTE, 3)
-    }
-
-    fn others(directory: u64, is_admitted: bool) -> Others {
-        let group =
-            SealedGroup { cluster: "test".to_owned(), member: 1, directory, is_admitted, ..SealedGroup::default() };
-        Others::of(&group, Duration::from_secs(1))
-    }
-
-    fn hello(directory: u64, yours: u64) -> Hello {
-        Hello { knows: versions::OWN, directory, yours, last: 0, receives: false }
-    }
-
-    #[test]
-    fn members_that_were_never_heard_of_are_taken_by_the_first_directory() {
-        let mut one = others(10, false);
-        assert_eq!(one.way(2, VOTE), Way::None, "a new directory speaks to nobody who may know another one");
-        assert!(one.hear(2, hello(20, 0)) && !one.hear(2, hello(20, 0)));
-        assert_eq!(one.way(2, VOTE), Way::Between((10, 20)));
-        assert!(
-            one.admits(2, Some((20, 10)), &vote())
-                && !one.admits(2, Some((21, 10)), &vote())
-                && !one.admits(2, Some((20, 11)), &vote())
-        );
-        let group = one.sealed(&SealedGroup::default()).expect("it knows more");
-        assert_eq!(group.known, BTreeMap::from([(2, 20)]));
-        assert!(!group.is_admitted && one.sealed(&group).is_none());
-    }
-
-    #[test]
-    fn one_with_another_directory_is_taken_once_the_group_has_agreed_on_it() {
-        let mut one = others(10, true);
-        one.hear(2, hello(20, 10));
-        assert!(one.hear(2, hello(21, 0)), "it is answered, so that it learns that it is not known");
-        assert_eq!((one.way(2, VOTE), one.admits(2, Some((21, 10)), &vote())), (Way::None, false));
-        let of_leader = [MessageType::MsgAppend, MessageType::MsgHeartbeat];
-        assert!(of_leader.iter().all(|kind| one.admits(2, Some((21, 10)), &message(*kind, 3))), "it may lead by now");
-        assert_eq!(one.way(2, MessageType::MsgAppendResponse), Way::Between((10, 21)));
-        let mut two = others(21, false);
-        two.hear(1, one.hello(2, 0, false));
-        assert!(two.is_disowned && !two.is_admitted);
-        let mut agreed = Membership::founded(&[1, 2]);
-        agreed.seats.get_mut(&2).expect("a member").directory = 21;
-        one.agree(1, &agreed);
-        assert_eq!((one.way(2, VOTE), one.admits(2, Some((21, 10)), &vote())), (Way::Between((10, 21)), true));
-        two.hear(1, one.hello(2, 0, false));
-        assert!(!two.is_disowned && two.is_admitted);
-    }
-
-    #[test]
-    fn one_that_was_removed_disowns_nobody() {
-        let mut one = others(10, true);
-        let mut agreed = Membership::founded(&[1, 2]);
-        agreed.seats.get_mut(&1).expect("a member").directory = 10;
-        one.agree(1, &agreed);
-        one.hear(3, hello(30, 9));
-        assert!(!one.is_disowned);
-        one.hear(2, hello(20, 9));
-        assert!(one.is_disowned);
-    }
-
-    #[test]
-    fn one_that_is_known_by_its_directory_is_not_heard_without_it() {
-        let mut one = others(10, true);
-        assert!(one.admits(2, None, &vote()), "it may have a version that knows of none");
-        one.hear(2, hello(20, 10));
-        assert!(!one.admits(2, None, &vote()) && one.admits(2, Some((20, 10)), &vote()));
-        let group = one.sealed(&SealedGroup { directory: 10, ..SealedGroup::default() }).expect("it knows more");
-        let mut again = Others::of(&group, Duration::from_secs(1));
-        assert_eq!(again.way(2, VOTE), Way::Between((10, 20)), "it has not heard of it again");
-        assert!(!again.admits(2, None, &vote()) && again.admits(2, Some((20, 10)), &vote()));
-        let mut silent = Others::of(&group, Duration::ZERO);
-        assert!(silent.admits(2, None, &vote()), "it may have gone back to a version that knows of none");
-    }
-
-    #[test]
-    fn a_founder_speaks_to_members_with_an_earlier_version_that_found_the_group_with_it() {
-        let founder = || {
-            let group = SealedGroup { directory: 10, founders: vec![1, 2, 3], ..SealedGroup::default() };
-            Others::of(&group, Duration::from_secs(1))
-        };
-        let mut one = founder();
-        assert!(one.admits(2, None, &vote()) && one.admits(2, None, &message(MessageType::MsgAppend, 0)));
-        assert_eq!(one.way(2, VOTE), Way::None, "the group has a log, and may have known another directory");
-        assert!(one.admits(2, None, &message(MessageType::MsgRequestPreVote, 0)));
-        assert_eq!((one.way(2, VOTE), one.way(3, VOTE)), (Way::Plain, Way::Plain));
-        assert!(one.sealed(&SealedGroup::default()).expect("it is admitted").is_admitted);
-        let mut again = founder();
-        again.hear(3, hello(30, 9));
-        assert!(again.is_disowned && again.admits(2, None, &message(VOTE, 0)));
-        assert_eq!(again.way(2, VOTE), Way::None, "another member knows it by another directory");
-        let mut known = founder();
-        known.hear(2, hello(20, 0));
-        assert!(!known.admits(2, None, &message(VOTE, 0)) && !known.is_admitted, "it has no earlier version");
-        let mut joining = others(10, false);
-        assert!(joining.admits(2, None, &message(VOTE, 0)));
-        assert_eq!(joining.way(2, VOTE), Way::None, "it founds nothing");
-    }
-
-    #[test]
-    fn one_stands_for_election_only_where_its_seat_is_for_its_directory() {
-        let group = SealedGroup { directory: 10, founders: vec![1, 2, 3], ..SealedGroup::default() };
-        let (founded, mut members) = (Membership::founded(&[1, 2, 3]), Membership::founded(&[1, 2]));
-        let mut founder = Others::of(&group, Duration::from_secs(1));
-        assert!(founder.may_stand(1, &founded) && !others(10, true).may_stand(1, &founded));
-        for (directory, stands) in [(9, false), (10, true)] {
-            members.seats.get_mut(&1).expect("a member").directory = directory;
-            assert_eq!(founder.may_stand(1, &members), stands);
-            assert_eq!(others(10, false).may_stand(1, &members), stands);
-        }
-        founder.hear(2, hello(20, 9));
-        assert!(!founder.may_stand(1, &founded), "it has lost the directory that the group was founded with");
-        let sealed = founder.sealed(&group).expect("it knows more");
-        assert_eq!(sealed.founders, [0; 0]);
-        founder.hear(2, hello(20, 10));
-        assert!(!founder.may_stand(1, &founded) && founder.may_stand(1, &members));
-    }
-
-    #[test]
-    fn one_that_left_is_forgotten() {
-        let mut one = others(10, true);
-        one.hear(2, hello(20, 10));
-        one.agree(1, &Membership::founded(&[1, 3]));
-        assert_eq!(one.directory_of(2), None);
-        one.hear(2, hello(22, 0));
-        assert_eq!(one.directory_of(2), Some(22));
-        one.agree(1, &Membership::default());
-        assert_eq!(one.directory_of(2), Some(22), "one that joins knows no members yet");
-    }
-}
+mod tests;

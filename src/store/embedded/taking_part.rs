@@ -70,6 +70,8 @@ impl Engine {
         if let Some(to) = work.hand_over {
             member.hand_over(to);
         }
+        // Before what others are to rely on: a member that is lost may be another one when it is heard again.
+        self.seal_others(exchange)?;
         let progress = member.advance(None, &mut self.durable());
         let progress = progress.map_err(|error| self.disk.stopped(error.into()))?;
         self.hand_on(&member, progress);
@@ -99,7 +101,7 @@ impl Engine {
                 return Ok(Some(message).filter(|_| is_admitted.unwrap_or_default()));
             }
             Said::Word(Word::Hello(hello)) => {
-                if exchange.others(|others| others.hear(from, hello)).unwrap_or_default() {
+                if exchange.others(|others| others.hear(from, identity, hello)).unwrap_or_default() {
                     exchange.greet_one(from, member.last());
                 }
                 // The member has what it was offered, or has given up.
@@ -122,12 +124,18 @@ impl Engine {
         Ok(None)
     }
 
+    /// Keeps what is known of the others, where that is new.
+    fn seal_others(&self, exchange: &Exchange) -> Result<(), StoreError> {
+        if !exchange.others(|others| others.is_new()).unwrap_or_default() {
+            return Ok(());
+        }
+        let sealed = self.disk.seal.lock().group.clone().unwrap_or_default();
+        let Some(group) = exchange.others(|others| others.sealed(&sealed)).flatten() else { return Ok(()) };
+        self.disk.write_group(group).map_err(|error| self.disk.stopped(error))
+    }
+
     /// Does what is to be done from time to time.
     fn tick(&self, member: &mut Member, exchange: &Exchange) -> Result<(), StoreError> {
-        let sealed = self.disk.seal.lock().group.clone().unwrap_or_default();
-        if let Some(group) = exchange.others(|others| others.sealed(&sealed)).flatten() {
-            self.disk.write_group(group).map_err(|error| self.disk.stopped(error))?;
-        }
         let ticks = self.ticks.fetch_add(1, Ordering::Relaxed);
         if !ticks.is_multiple_of(HELLO_TICKS) {
             return Ok(());

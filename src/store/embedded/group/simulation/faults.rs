@@ -43,22 +43,33 @@ impl Simulation {
         }
     }
 
-    /// Lets all members that vote lose their directories but one, a founder that has something of the log. The founders
-    /// are started as such again. Returns whether there is such a one, and it is not all of the group.
-    pub(super) fn lose_all_but_one(&mut self) -> bool {
+    /// Lets all members that vote lose their directories but one, a founder that has something of the log and knows the
+    /// directories of the others. The founders are started as such again. Returns the directory of that one, if there is
+    /// one, and it is not all of the group.
+    pub(super) fn lose_all_but_one(&mut self) -> Option<u64> {
         let voters: Vec<u64> = self.world.members.that_vote(true).collect();
-        let has_some = |number: &&u64| self.founders.contains(number) && self.nodes[*number].disk.files().last() > 0;
-        let Some(left) = voters.iter().find(has_some).copied() else { return false };
         // It may be about to know that it is the only one.
         if voters.len() == 1 || self.is_changing() {
-            return false;
+            return None;
         }
+        let knows = |of: &Node, other: u64| {
+            let directory = self.nodes.get(&other).map(Node::directory);
+            other == of.number || of.disk.files().group.known.get(&other).copied() == directory
+        };
+        let is_fit = |number: &&u64| {
+            let node = &self.nodes[*number];
+            let all = voters.iter().chain(&self.founders);
+            self.founders.contains(number)
+                && node.disk.files().last() > 0
+                && all.clone().all(|other| knows(node, *other))
+        };
+        let left = voters.iter().find(is_fit).copied()?;
         self.nodes.retain(|number, _| *number == left);
         let founders = self.founders.clone();
         for number in voters.iter().chain(&founders).filter(|number| **number != left) {
             self.put_node(*number, if founders.contains(number) { &founders } else { &[] });
         }
-        true
+        Some(self.nodes[&left].directory())
     }
 
     /// Returns whether the group goes on when this member loses its directory.

@@ -153,7 +153,6 @@ impl Node {
         running.member.node.raft.set_randomized_election_timeout(timeout);
         running.let_take_part(self.number);
         running.member.tick();
-        running.seal(&self.disk);
         self.ask_again(world);
         if self.running.as_ref().is_some_and(|running| running.ticks.is_multiple_of(HELLO_TICKS)) {
             self.say_hello(world);
@@ -165,6 +164,7 @@ impl Node {
         let Some(running) = &mut self.running else { return };
         let mut all: BTreeSet<u64> = running.member.members().seats.keys().copied().collect();
         all.extend(&self.peers);
+        all.extend(running.others.that_are_there());
         for to in all.into_iter().filter(|to| *to != self.number) {
             running.greet(self.number, to, world);
         }
@@ -214,7 +214,7 @@ impl Node {
         let Some(running) = &mut self.running else { return };
         let from = message.from;
         running.let_take_part(self.number);
-        let Some(said) = running.understand(&message) else { return };
+        let Some((identity, said)) = running.understand(&message) else { return };
         match said {
             Said::Library(bytes, directories) => {
                 let message = message::decode(&MemberMessage { bytes, ..message }).expect("readable");
@@ -223,7 +223,7 @@ impl Node {
                 }
             }
             Said::Word(Word::Hello(hello)) => {
-                if running.others.hear(from, hello) {
+                if running.others.hear(from, identity, hello) {
                     running.greet(self.number, from, world);
                 }
                 let mut files = self.disk.files();
@@ -354,6 +354,7 @@ impl Node {
     /// Does what there is to do after something has happened to it.
     fn proceed(&mut self, world: &mut World) {
         let Some(running) = &mut self.running else { return };
+        running.seal(&self.disk);
         let progress = running.member.advance(None, &mut self.disk.clone());
         self.conclude(progress, world);
     }

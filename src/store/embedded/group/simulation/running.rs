@@ -13,7 +13,7 @@ use super::super::{Committed, Member};
 use super::World;
 use super::calls::Calls;
 use super::disk::{Disk, State};
-use crate::store::MemberMessage;
+use crate::store::{Identity, MemberMessage};
 
 /// The memory of a process.
 pub(super) struct Running {
@@ -57,12 +57,11 @@ impl Running {
     }
 
     /// Returns what a message says that counts.
-    pub(super) fn understand(&mut self, message: &MemberMessage) -> Option<Said> {
+    pub(super) fn understand(&mut self, message: &MemberMessage) -> Option<(Option<Identity>, Said)> {
         let (identity, bytes) = words::take_identity(&message.bytes).expect("readable");
         let said = words::decode(&bytes).expect("readable");
-        let counts =
-            self.others.may_be_ours(message.from, identity) && self.others.counts(message.from, identity, &said);
-        counts.then_some(said)
+        assert!(self.others.may_be_ours(message.from, identity), "there is no other group");
+        self.others.counts(message.from, identity, &said).then_some((identity, said))
     }
 
     /// Puts the identity of the group before a message to a member that reads it.
