@@ -217,14 +217,13 @@ fn rows(first: &ClusterStatus, said: &[Said]) -> Vec<Row> {
 }
 
 fn headline(first: &ClusterStatus, rows: &[Row]) -> String {
-    let ClusterStatus { cluster, identity, hindrances, .. } = first;
+    let ClusterStatus { cluster, hindrances, .. } = first;
     let leader = match rows.iter().find(|row| row.role == "leader") {
         Some(row) => format!("member {} leads in term {}", row.member, row.term.unwrap_or_default()),
         None => "no member leads".to_owned(),
     };
     let reachable = rows.iter().filter(|row| row.reachable).count();
-    let identity = identity.as_ref().map(|identity| format!(" ({identity})")).unwrap_or_default();
-    let mut text = format!("cluster {cluster}{identity}: {leader}, {reachable} of {} members answer\n", rows.len());
+    let mut text = format!("cluster {cluster}: {leader}, {reachable} of {} members answer\n", rows.len());
     for hindrance in hindrances {
         text.push_str(&format!("{hindrance}\n"));
     }

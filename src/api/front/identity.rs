@@ -1,5 +1,6 @@
 //! Which cluster a call is for: a client keeps the identity of the cluster that answered it first, says it with each
-//! call, and is refused by another one, which has other jobs under the same ids and other attempts under the same fences.
+//! call, and is refused by another one, which has other jobs under the same ids and other attempts under the same
+//! fences.
 
 use std::sync::Arc;
 
@@ -30,8 +31,8 @@ pub(super) async fn identify(State(member): State<Arc<dyn Member>>, request: Req
 
 fn refuse(request: &Request, own: &str, meant: &HeaderValue) -> Response {
     let detail = format!(
-        "this server is of the cluster with the identity {own}, and the caller was answered by the one with the identity \
-         {meant:?} before: if this one has taken its place for good, start the caller again"
+        "this server is of the cluster with the identity {own}, and the caller was answered by the one with the \
+         identity {meant:?} before: if this one has taken its place for good, start the caller again"
     );
     let refused = ApiError::new(Code::OtherCluster, detail);
     let problem = refused.to_problem(request_id(request.headers()).to_str().unwrap_or_default());

@@ -126,8 +126,10 @@ impl Exchange {
     }
 
     /// Begins the exchange of a store that was opened, which knows these others, in a group that was founded by these
-    /// members.
-    pub(super) fn meet(&self, others: Others, founded: Arc<Membership>) {
+    /// members, and has these now.
+    pub(super) fn meet(&self, mut others: Others, founded: Arc<Membership>, members: &Arc<Membership>) {
+        // Also where they are the same as before the store was opened again.
+        others.agree(self.group.member, members);
         *self.others.lock() = Some(others);
         *self.founded.lock() = founded;
     }
@@ -181,8 +183,8 @@ impl Exchange {
         }
     }
 
-    /// Says who this member is to all members, to those that it was started with, and to those that it has heard of: one
-    /// that joins may know its leader from its greeting only.
+    /// Says who this member is to all members, to those that it was started with, and to those that it has heard of:
+    /// one that joins may know its leader from its greeting only.
     pub(super) fn greet(&self, last: u64) {
         let mut all: BTreeSet<u64> = self.members.borrow().seats.keys().copied().collect();
         all.extend(&self.group.members);

@@ -62,24 +62,22 @@ impl Identities {
                 member = from,
                 identity = identity.map(|identity| identity.to_string()),
                 own = self.own.map(|own| own.to_string()),
-                "two clusters speak to each other, and take nothing from each other: one of them is to be stopped. Find \
-                 out first which of the two has the jobs that are needed"
+                "two clusters speak to each other, and take nothing from each other: one of them is to be stopped. \
+                 Find out first which of the two has the jobs that are needed"
             );
         }
     }
 
-    /// Takes over the identity that the group has agreed on, where this member has none. Of one that joins it may be a
-    /// former one, before that of a member that went on alone: what the others say now counts then.
+    /// Takes over the identity of the group, where this member has none. Returns whether it is new.
     ///
-    /// One that a member has stays: only who goes on alone gets another, in its seal, before anything else. So whatever
-    /// that is interrupted, the former group does not take the member for one of its own.
-    pub(super) fn agree(&mut self, agreed: Option<Identity>, members: impl Fn(u64) -> bool) {
-        self.said.retain(|member, _| members(*member));
-        let (None, Some(agreed)) = (self.own, agreed) else { return };
-        let mut said = self.said.values();
-        let is_former = !self.said.values().any(|said| *said == agreed);
-        let first = said.next().copied().filter(|first| is_former && said.all(|other| other == first));
-        self.own = Some(first.unwrap_or(agreed));
+    /// It is what a leader says that speaks to this directory, and for the leader itself what was agreed on. It is not
+    /// what the log says to others: the log of one that went on alone has the identity of the former group. One that a
+    /// member has stays. Who goes on alone gets another, in its seal, before anything else: so whatever is interrupted,
+    /// the former group does not take the member for one of its own.
+    pub(super) fn adopt(&mut self, identity: Option<Identity>) -> bool {
+        let is_new = self.own.is_none() && identity.is_some();
+        self.own = self.own.or(identity);
+        is_new
     }
 
     /// Returns the identity that the group is to have, as the one that leads it and has heard of all its members
@@ -133,23 +131,8 @@ mod tests {
     fn an_identity_that_a_member_has_stays() {
         let mut one = Identities::of(None);
         assert!(!one.is_foreign(2, identity(8)), "it has none yet");
-        for agreed in [7, 8, 0] {
-            one.agree(identity(agreed), |_| true);
-            assert_eq!(one.own(), identity(7));
-        }
-    }
-
-    #[test]
-    fn one_that_joins_takes_the_identity_that_is_said_and_not_a_former_one_of_the_log() {
-        for (said, own) in [(vec![], 7), (vec![9], 9), (vec![7, 9], 7), (vec![8, 9], 7), (vec![9, 9], 9)] {
-            let mut one = Identities::of(None);
-            for (member, said) in (2..).zip(said) {
-                one.hear(member, identity(said));
-            }
-            one.hear(9, identity(7));
-            one.agree(identity(7), |member| member != 9);
-            assert_eq!(one.own(), identity(own));
-        }
+        assert!(!one.adopt(None) && one.adopt(identity(7)) && !one.adopt(identity(8)));
+        assert_eq!(one.own(), identity(7));
     }
 
     #[test]

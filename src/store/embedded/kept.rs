@@ -118,8 +118,8 @@ pub(super) struct Kept {
     read: Mutex<VecDeque<Entry>>,
     /// The entries that were handed out to be sent since [`sent`](Self::sent).
     burst: Mutex<Burst>,
-    /// The number of the last entry that cannot be sent: it is too long, or cannot be read. Whoever lacks entries needs a
-    /// state that has it.
+    /// The number of the last entry that cannot be sent: it is too long, or cannot be read. Whoever lacks entries needs
+    /// a state that has it.
     unsendable: AtomicU64,
 }
 
@@ -188,7 +188,7 @@ impl Kept {
     fn check_sent(&self, entries: &[Entry]) -> raft::Result<()> {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(()) };
         // The first one goes in any case, alone. One that is not agreed on is in no state, and has to be sent.
-        if first.data.len() > SENT_BYTES && first.index <= self.hard.commit {
+        if first.data.len() > SENT_BYTES && first.index <= self.hard.commit.max(self.applied) {
             self.unsendable.fetch_max(first.index, Ordering::Relaxed);
             return Err(raft::Error::Store(StorageError::Compacted));
         }
@@ -211,6 +211,9 @@ impl Kept {
     fn earlier(&self, number: u64, most: usize) -> raft::Result<Vec<Entry>> {
         let compacted = || raft::Error::Store(StorageError::Compacted);
         let earlier = self.earlier.as_ref().ok_or_else(compacted)?;
+        if number <= self.unsendable.load(Ordering::Relaxed) {
+            return Err(compacted());
+        }
         let mut read = self.read.lock();
         let place = |read: &VecDeque<Entry>| {
             let place = number.checked_sub(read.front()?.index).and_then(|place| usize::try_from(place).ok())?;

@@ -150,7 +150,7 @@ impl Engine {
                     disk.write_group(sealed.clone()).map_err(failed("write the seal of"))?;
                     members = Arc::new(Membership { seats, identity: sealed.identity, version: versions::OWN });
                 }
-                exchange.meet(Others::of(&sealed, group.tick), founded);
+                exchange.meet(Others::of(&sealed, group.tick), founded, &members);
                 exchange.agree(&members);
                 let (snapshot, members_then) = (Arc::clone(&published.view.snapshot), Arc::clone(&members));
                 exchange.offers.flushed(Flushed { last, members: members_then, snapshot });

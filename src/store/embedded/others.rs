@@ -115,6 +115,11 @@ impl Others {
         !self.identities.is_foreign(from, identity)
     }
 
+    /// Takes over the identity of the group, as its leader says it to this directory, or has agreed on it itself.
+    pub(super) fn adopt(&mut self, identity: Option<Identity>) {
+        self.is_new |= self.identities.adopt(identity);
+    }
+
     /// Returns whether what a member says counts. Where no identity goes before it, the member has an earlier version,
     /// was not told yet, or is of a group that had none when this member's was made. Once the group has one, only its
     /// members are heard without it, and only from the directories by which they are known.
@@ -166,7 +171,7 @@ impl Others {
 
     /// Returns whether a message from a member is one of the directory that is known of it, and for this one, or one
     /// of a leader.
-    pub(super) fn admits(&mut self, from: u64, directories: Option<(u64, u64)>, message: &Message) -> bool {
+    fn admits(&mut self, from: u64, directories: Option<(u64, u64)>, message: &Message) -> bool {
         match directories {
             // Only a version that knows of none sends it, and one whose directory the group knew before. Of one that is
             // known by its directory it may be from another one, unless it has an earlier version by now.
@@ -188,6 +193,21 @@ impl Others {
         }
     }
 
+    /// Returns whether a message is admitted, and takes over the identity that goes before it if its leader sends it.
+    pub(super) fn takes(
+        &mut self,
+        from: u64,
+        identity: Option<Identity>,
+        directories: Option<(u64, u64)>,
+        message: &Message,
+    ) -> bool {
+        let is_admitted = self.admits(from, directories, message);
+        if is_admitted && is_of_leader(message.msg_type) {
+            self.adopt(identity);
+        }
+        is_admitted
+    }
+
     /// Takes this directory for one that the group knows when the group is being founded by a member with an earlier
     /// version, which knows of no directories: it stands for election with an empty log. In a group that has a log
     /// already, this member may have had another directory, which has promised something.
@@ -207,8 +227,8 @@ impl Others {
         !self.awaits_founders && (last > 0 || !self.is_new)
     }
 
-    /// Returns whether all other founders than this member, of the number `own`, have said to this directory that theirs
-    /// are new. What was said before it was there may be late.
+    /// Returns whether all other founders than this member, of the number `own`, have said to this directory that
+    /// theirs are new. What was said before it was there may be late.
     fn may_found(&self, own: u64) -> bool {
         let is_new = |founder: &u64| match self.lately(*founder) {
             Some(hello) => hello.last == 0 && hello.yours == self.directory,
@@ -252,9 +272,6 @@ impl Others {
             return;
         }
         self.seated = members.seats.keys().copied().collect();
-        let identity = self.identities.own();
-        self.identities.agree(members.identity, |member| members.seats.contains_key(&member));
-        self.is_new |= self.identities.own() != identity;
         let before = self.known.clone();
         self.known.retain(|number, _| members.seats.contains_key(number));
         for (number, seat) in members.seats.iter().filter(|(number, seat)| seat.directory != 0 && **number != own) {

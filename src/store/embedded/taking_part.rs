@@ -97,7 +97,7 @@ impl Engine {
         match said {
             Said::Library(bytes, directories) => {
                 let message = message::decode(&MemberMessage { bytes, ..message })?;
-                let is_admitted = exchange.others(|others| others.admits(from, directories, &message));
+                let is_admitted = exchange.others(|others| others.takes(from, identity, directories, &message));
                 return Ok(Some(message).filter(|_| is_admitted.unwrap_or_default()));
             }
             Said::Word(Word::Hello(hello)) => {
@@ -232,6 +232,9 @@ impl Engine {
     pub(super) fn hand_on(&self, member: &Member, progress: Progress) {
         if let Some(exchange) = &self.exchange {
             exchange.agree(member.members());
+            if member.position().is_leader {
+                exchange.others(|others| others.adopt(member.members().identity));
+            }
         }
         self.agreed.hand_on(progress.committed, member.position());
         let Some(exchange) = &self.exchange else { return };

@@ -103,7 +103,10 @@ impl Writer {
     /// Answers a batch that changes nothing, once it is known that this member led when it was decided: one that was
     /// paused decides on what another leader has changed since, and no entry tells it so.
     fn answer_once_proved(&self, Decided { outcomes, effects, .. }: Decided, callers: Vec<Caller>) {
-        let Some(exchange) = &self.engine.exchange else { return answer(callers, outcomes) };
+        // Nobody may have come for the batch that was opened while the one before was synced.
+        let Some(exchange) = self.engine.exchange.as_ref().filter(|_| !callers.is_empty()) else {
+            return answer(callers, outcomes);
+        };
         let mark = exchange.asked.lock().mark();
         if !mark.is_in(effects.last.primary_term) {
             return fail(callers, &Failure::Refused(&not_leading(None)));

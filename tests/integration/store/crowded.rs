@@ -27,7 +27,8 @@ fn large(call: usize) -> Vec<Arc<Job>> {
 }
 
 /// Writes jobs to the leader, whichever it is, until all of them are there. It may refuse all of them for a moment, and
-/// says so at once; where the machine stands still, another member leads by then, and it is not known which were written.
+/// says so at once; where the machine stands still, another member leads by then, and it is not known which were
+/// written.
 async fn create_all(group: &Group, jobs: &[Arc<Job>]) {
     let (mut missing, mut is_repeated) = (jobs.to_vec(), false);
     while !missing.is_empty() {

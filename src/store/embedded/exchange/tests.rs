@@ -11,7 +11,11 @@ const LARGE: usize = MOST_WAITING_BYTES / 4;
 fn exchange() -> Exchange {
     let group = GroupOptions { member: 1, members: vec![1, 2, 3], ..GroupOptions::default() };
     let exchange = Exchange::new(group.clone(), drop);
-    exchange.meet(Others::of(&SealedGroup { is_admitted: true, ..SealedGroup::default() }, group.tick), Arc::default());
+    exchange.meet(
+        Others::of(&SealedGroup { is_admitted: true, ..SealedGroup::default() }, group.tick),
+        Arc::default(),
+        &Arc::default(),
+    );
     exchange
 }
 

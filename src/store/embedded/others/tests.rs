@@ -135,3 +135,19 @@ fn one_that_left_is_forgotten() {
     one.agree(1, &Membership::default());
     assert_eq!(one.directory_of(2), Some(22), "one that joins knows no members yet");
 }
+
+#[test]
+fn one_that_joins_takes_the_identity_that_its_leader_says_and_no_former_one_of_the_log() {
+    let (former, present) = (Identity::random(), Identity::random());
+    let mut one = others(10, false);
+    let before = Membership { identity: Some(former), ..Membership::founded(&[1, 2, 3]) };
+    one.agree(4, &before);
+    one.hear(5, Some(present), hello(50, 10));
+    assert!(one.takes(5, Some(present), Some((50, 10)), &vote()));
+    assert_eq!(one.identity(), None, "a candidate may be of long ago");
+    assert!(!one.takes(5, Some(former), Some((50, 11)), &message(MessageType::MsgAppend, 3)));
+    assert!(one.takes(5, Some(present), Some((50, 10)), &message(MessageType::MsgAppend, 3)));
+    one.agree(4, &before);
+    assert_eq!(one.identity(), Some(present));
+    assert!(!one.may_be_ours(1, Some(former)) && one.may_be_ours(5, Some(present)));
+}

@@ -44,8 +44,8 @@ impl Simulation {
     }
 
     /// Lets all members that vote lose their directories but one, a founder that has something of the log and knows the
-    /// directories of the others. The founders are started as such again. Returns the directory of that one, if there is
-    /// one, and it is not all of the group.
+    /// directories of the others. The founders are started as such again. Returns the directory of that one, if there
+    /// is one, and it is not all of the group.
     pub(super) fn lose_all_but_one(&mut self) -> Option<u64> {
         let voters: Vec<u64> = self.world.members.that_vote(true).collect();
         // It may be about to know that it is the only one.

@@ -218,7 +218,7 @@ impl Node {
         match said {
             Said::Library(bytes, directories) => {
                 let message = message::decode(&MemberMessage { bytes, ..message }).expect("readable");
-                if running.others.admits(from, directories, &message) {
+                if running.others.takes(from, identity, directories, &message) {
                     running.member.step(message);
                 }
             }
@@ -375,6 +375,9 @@ impl Node {
         }
         if !progress.committed.is_empty() {
             running.others.agree(self.number, running.member.members());
+            if position.is_leader {
+                running.others.adopt(running.member.members().identity);
+            }
         }
         running.send(self.number, &self.disk, messages, world);
         running.calls.progress(&progress.committed, progress.confirmed, &mut world.counts);
