@@ -41,8 +41,9 @@ pub(super) struct Others {
     /// Whether not all founders have said yet that their directories are new, see [`SealedGroup::awaits_founders`].
     awaits_founders: bool,
     identities: Identities,
-    /// The numbers of the members, once this member knows them.
+    /// The numbers of the members, once this member knows them, and the version of the group.
     seated: BTreeSet<u64>,
+    version: u32,
     /// The directories of the others, as they were heard first or agreed on.
     known: BTreeMap<u64, u64>,
     heard: BTreeMap<u64, (Instant, Hello)>,
@@ -65,6 +66,7 @@ impl Others {
             awaits_founders: group.awaits_founders,
             identities: Identities::of(group.identity),
             seated: BTreeSet::new(),
+            version: 0,
             known: group.known.clone(),
             heard: BTreeMap::new(),
             plain: BTreeMap::new(),
@@ -102,9 +104,13 @@ impl Others {
     }
 
     /// Returns the identity that goes before messages to a member, with `None` in it while the group has none; `None`
-    /// for a member that is not known to read it.
+    /// for a member that is not known to read it. One of the group that was not heard yet may not be able to say so: it
+    /// may have been down when this one was added, and learns of it, and where it is, from what this one sends.
     pub(super) fn identity_for(&self, to: u64) -> Option<Option<Identity>> {
-        let knows = self.lately(to).is_some_and(|hello| hello.knows >= versions::IDENTITY);
+        let knows = match self.lately(to) {
+            Some(hello) => hello.knows >= versions::IDENTITY,
+            None => self.version >= versions::IDENTITY && self.seated.contains(&to),
+        };
         let is_known = knows || self.identities.is_stranger(to, self.silence) == Some(true);
         is_known.then(|| self.identities.own())
     }
@@ -272,6 +278,7 @@ impl Others {
             return;
         }
         self.seated = members.seats.keys().copied().collect();
+        self.version = members.version;
         let before = self.known.clone();
         self.known.retain(|number, _| members.seats.contains_key(number));
         for (number, seat) in members.seats.iter().filter(|(number, seat)| seat.directory != 0 && **number != own) {

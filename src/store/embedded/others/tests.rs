@@ -151,3 +151,17 @@ fn one_that_joins_takes_the_identity_that_its_leader_says_and_no_former_one_of_t
     assert_eq!(one.identity(), Some(present));
     assert!(!one.may_be_ours(1, Some(former)) && one.may_be_ours(5, Some(present)));
 }
+
+#[test]
+fn the_identity_goes_to_members_that_were_not_heard_yet_and_to_none_that_says_not_to_know_it() {
+    let mut one = others(10, true);
+    one.adopt(Some(Identity::random()));
+    let mut members = Membership::founded(&[1, 2, 3]);
+    one.agree(1, &members);
+    assert_eq!(one.identity_for(2), None);
+    members.version = versions::IDENTITY;
+    one.agree(1, &members);
+    assert_eq!((one.identity_for(2), one.identity_for(4)), (Some(one.identity()), None));
+    one.hear(2, None, Hello { knows: versions::CHANGES, ..hello(20, 10) });
+    assert_eq!(one.identity_for(2), None, "it went back to an earlier version");
+}
