@@ -378,7 +378,7 @@ pub trait Store: Send + Sync + 'static {
     /// for a mark of that moment.
     ///
     /// # Errors
-    /// Those of [`Store::confirm`].
+    /// The error of [`Store::confirm`], when this process leads no more.
     async fn confirm_now(&self) -> Result<(), StoreError> {
         self.confirm(&self.mark()).await
     }

@@ -74,7 +74,7 @@ impl<T> Waiting<T> {
         first.map(|Message { message, bytes, .. }| (message, bytes))
     }
 
-    /// Takes all messages.
+    /// Takes all messages out, the oldest first.
     pub fn take(&mut self) -> impl Iterator<Item = T> + use<T> {
         std::mem::take(self).messages.into_iter().map(|Message { message, .. }| message)
     }

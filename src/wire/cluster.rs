@@ -159,7 +159,7 @@ pub enum HindranceReason {
 }
 
 impl HindranceReason {
-    /// All reasons.
+    /// Every reason, in the order of the declaration.
     pub const ALL: [Self; 3] = [Self::OtherCluster, Self::Silent, Self::Founded];
 }
 

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::claim::NamedClaim;
 use super::deliveries::Announced;
+use super::identity::say;
 use super::office::{NotLed, Own, Tenure};
 use crate::api::access::Guard;
 use crate::api::app::{BodyBudget, Limits};
@@ -32,7 +33,7 @@ use crate::api::extract::{MAX_BULK_BYTES, read_within};
 use crate::executor::NoHttpClient;
 use crate::peers::ClusterMap;
 use crate::store::{Member, Membership, Standing};
-use crate::wire::{CLUSTER, ClusterHindrance, Problem};
+use crate::wire::{ClusterHindrance, Problem};
 
 /// Says which member has forwarded a call. Whoever gets such a call and does not lead forwards it no further.
 pub(super) const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
@@ -282,9 +283,8 @@ impl Forwarder {
         }
         headers.insert(FORWARDED, HeaderValue::from(self.map.member));
         // Another cluster's leader may have the address by now.
-        let identity = self.standing.borrow().identity.map(|identity| identity.to_string());
-        if let Some(Ok(identity)) = identity.as_deref().map(HeaderValue::from_str) {
-            headers.insert(CLUSTER, identity);
+        if let Some(identity) = self.standing.borrow().identity {
+            say(&identity.to_string(), &mut headers);
         }
         headers
     }

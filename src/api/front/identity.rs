@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 
 use crate::api::error::{ApiError, Code, write_problem};
 use crate::api::observe::request_id;
@@ -23,10 +23,15 @@ pub(super) async fn identify(State(member): State<Arc<dyn Member>>, request: Req
         Some(meant) => refuse(&request, &own, meant),
         None => next.run(request).await,
     };
-    if let Ok(own) = HeaderValue::from_str(&own) {
-        answer.headers_mut().insert(CLUSTER, own);
-    }
+    say(&own, answer.headers_mut());
     answer
+}
+
+/// Puts the identity of a cluster into the headers of a call for it, or of its answer.
+pub(super) fn say(identity: &str, headers: &mut HeaderMap) {
+    if let Ok(identity) = HeaderValue::from_str(identity) {
+        headers.insert(CLUSTER, identity);
+    }
 }
 
 fn refuse(request: &Request, own: &str, meant: &HeaderValue) -> Response {

@@ -10,7 +10,6 @@
 //! The keys of each [`Index`] are in the order in which schedules are listed by it, and each has the schedule's id, so
 //! that no two schedules share one.
 
-use std::io;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -91,27 +90,6 @@ pub(super) fn owner_key(owner: &Owner, id: Option<&ScheduleId>) -> Vec<u8> {
 pub(super) fn text(schedule: &Schedule) -> Result<String, Corrupt> {
     let written = serde_json::to_string(schedule);
     written.map_err(|error| Corrupt(format!("the schedule {} cannot be written: {error}", schedule.id)))
-}
-
-/// Returns how many bytes the JSON of a schedule has.
-pub(super) fn length(schedule: &Schedule) -> Result<usize, Corrupt> {
-    struct Count(usize);
-
-    impl io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let mut count = Count(0);
-    let written = serde_json::to_writer(&mut count, schedule);
-    written.map_err(|error| Corrupt(format!("the schedule {} cannot be written: {error}", schedule.id)))?;
-    Ok(count.0)
 }
 
 /// Reads the JSON of a schedule.

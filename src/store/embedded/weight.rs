@@ -49,8 +49,8 @@ impl Weighed {
                 Command::Record(write) => records::key(write.key()).len() + write.body().map_or(0, |body| body.bytes()),
                 // What is no JSON cannot be written either, and refuses its batch.
                 Command::Schedule(write) => {
-                    let schedule = write.schedule().and_then(|schedule| schedules::length(schedule).ok());
-                    write.id().as_str().len() + schedule.unwrap_or_default()
+                    let schedule = write.schedule().and_then(|schedule| schedules::text(schedule).ok());
+                    write.id().as_str().len() + schedule.map_or(0, |text| text.len())
                 }
             };
         Self { command, most }
