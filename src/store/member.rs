@@ -154,6 +154,8 @@ pub enum Hindrance {
     /// It is a founder of the group that is to be founded, and has a log already or knows another directory of this
     /// member: this one was started with a new directory in a group that exists.
     Founded,
+    /// Its data directory went back in time: it lacks what the member has acknowledged.
+    WentBack,
 }
 
 /// What a member is in its group.

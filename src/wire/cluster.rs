@@ -156,11 +156,13 @@ pub enum HindranceReason {
     /// It is of a cluster already, and the member that answers was started with a new data directory to found one with
     /// it.
     Founded,
+    /// Its data directory went back in time: it lacks what the member has acknowledged.
+    WentBack,
 }
 
 impl HindranceReason {
     /// Every reason, in the order of the declaration.
-    pub const ALL: [Self; 3] = [Self::OtherCluster, Self::Silent, Self::Founded];
+    pub const ALL: [Self; 4] = [Self::OtherCluster, Self::Silent, Self::Founded, Self::WentBack];
 }
 
 impl ClusterHindrance {
@@ -171,6 +173,7 @@ impl ClusterHindrance {
             Hindrance::OtherGroup(identity) => (HindranceReason::OtherCluster, identity),
             Hindrance::Silent => (HindranceReason::Silent, None),
             Hindrance::Founded => (HindranceReason::Founded, None),
+            Hindrance::WentBack => (HindranceReason::WentBack, None),
         };
         Self { member, reason, identity: identity.map(|identity| identity.to_string()) }
     }
@@ -195,6 +198,11 @@ impl fmt::Display for ClusterHindrance {
                 formatter,
                 "member {member} is of a cluster already, and this one was started with a new data directory as a \
                  founder: if its former one is lost, see `leasehold cluster replace --help`"
+            ),
+            (HindranceReason::WentBack, _) => write!(
+                formatter,
+                "the data directory of member {member} went back in time, as a restored copy does: empty it, start the \
+                 member again, and run `leasehold cluster replace {member}`"
             ),
         }
     }

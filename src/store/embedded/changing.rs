@@ -116,7 +116,7 @@ pub(super) fn with_version(
 
 /// Checks that the members go on with it: each knows what a change is, and those that vote and are heard of are most.
 fn check(members: &Membership, next: &Membership, others: &Others, own: u64) -> Result<(), ChangeError> {
-    let is_there = |number: &u64| *number == own || others.lately(*number).is_some();
+    let is_there = |number: &u64| *number == own || others.lately(*number).is_some() && !others.has_gone_back(*number);
     let voters: Vec<u64> = next.that_vote(true).collect();
     let there = voters.iter().filter(|number| is_there(number)).count();
     if there * 2 <= voters.len() {

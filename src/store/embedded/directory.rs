@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::statvfs;
 
 use super::error::{Damage, OpenError};
-use super::seal::{Seal, Stage};
+use super::seal::{Place, Seal, Stage};
 
 /// The format that this version reads and writes. A number is never used for another layout.
 const FORMAT: u32 = 8;
@@ -227,7 +227,7 @@ impl Directory {
 
     /// Writes the seal durably, and whole or not at all.
     pub(super) fn write_seal(&self, seal: &Seal) -> io::Result<()> {
-        write_whole(&Seal::path(&self.path), &seal.encode()?)
+        write_whole(&Seal::path(&self.path), |file| seal.at(Place::of(&file.metadata()?)).encode())
     }
 
     /// Returns the path of a database that is received from another member.
@@ -242,7 +242,7 @@ impl Directory {
 
     /// Writes durably that the database which was received is whole, with its seal.
     pub(super) fn write_incoming(&self, seal: &Seal) -> io::Result<()> {
-        write_whole(&self.path.join(INCOMING_FILE), &seal.encode()?)
+        write_whole(&self.path.join(INCOMING_FILE), |_| seal.encode())
     }
 
     /// Returns the seal of a database that was received whole and has not taken the place of the former one; `None`
@@ -292,7 +292,7 @@ impl Directory {
 
     /// Writes the format file whole or not at all.
     fn write_format(&self) -> io::Result<()> {
-        write_whole(&self.path.join(FORMAT_FILE), format!("{FORMAT}\n").as_bytes())
+        write_whole(&self.path.join(FORMAT_FILE), |_| Ok(format!("{FORMAT}\n").into_bytes()))
     }
 }
 
@@ -352,11 +352,12 @@ fn format_of(directory: &Path) -> Result<Option<u32>, OpenError> {
     }
 }
 
-/// Writes a file durably, and whole or not at all, as a rename is.
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes what is to be in a file durably, and whole or not at all, as a rename is.
+fn write_whole(path: &Path, bytes: impl FnOnce(&File) -> io::Result<Vec<u8>>) -> io::Result<()> {
     let unfinished = path.with_added_extension("new");
     let mut file = own_file().write(true).create(true).truncate(true).open(&unfinished)?;
-    file.write_all(bytes)?;
+    let bytes = bytes(&file)?;
+    file.write_all(&bytes)?;
     file.sync_all()?;
     fs::rename(&unfinished, path)?;
     path.parent().map_or(Ok(()), sync_directory)

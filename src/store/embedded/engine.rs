@@ -18,8 +18,8 @@ use super::disk::Disk;
 use super::durable::OnDisk;
 use super::entry::{self, Entry};
 use super::exchange::Exchange;
-use super::group::{Committed, Member, ProposeError, term_of};
-use super::kept::Last;
+use super::group::{Committed, Member, ProposeError};
+use super::kept::{Last, term_of};
 use super::log::{AppendError, Log};
 use super::machine::{Applied, Batch, Command, Effects, Heads, Outcomes, Row};
 use super::offer::Flushed;
@@ -43,6 +43,8 @@ pub(super) struct Engine {
     pub(super) gives_way: AtomicBool,
     /// How many ticks there were.
     pub(super) ticks: AtomicU64,
+    /// The number of the last entry with what the others have acknowledged that this one wrote.
+    pub(super) noted: AtomicU64,
     /// The number of the first entry that the log has.
     first: Arc<AtomicU64>,
     /// Whether there was no room for the last entry.
@@ -75,7 +77,8 @@ impl Engine {
     ) -> Self {
         let (published, log, member) = (RwLock::new(published), Mutex::new(log), Mutex::new(member));
         let (agreed, turn) = (Agreed::default(), Mutex::new(()));
-        let (gives_way, ticks, is_out_of_room) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
+        let (gives_way, is_out_of_room) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (ticks, noted) = (AtomicU64::new(0), AtomicU64::new(0));
         Self {
             published,
             disk,
@@ -85,6 +88,7 @@ impl Engine {
             agreed,
             gives_way,
             ticks,
+            noted,
             first,
             is_out_of_room,
             turn,

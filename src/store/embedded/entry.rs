@@ -10,7 +10,8 @@
 //!        | 6 number:varint text         a schedule that was written, as JSON, which has its id
 //!        | 7 text                       the id of a schedule that was removed
 //!        | 8 text number:varint rest    a schedule that was written with the definition that it had
-//!        | 9 text                       the members of the group, as JSON: alone, and `last` is 0
+//!        | 9 text                       the members of the group and what they have acknowledged, as JSON: alone, and
+//!                                       `last` is 0
 //! job    = 0 uuid:16 | 1 text
 //! ```
 //!
@@ -21,12 +22,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::delta::{self, Delta};
 use super::error::Corrupt;
 use super::machine::{Change, Changes, Effects, Heads};
 use super::schedules::Rest;
+use super::seal::Acknowledged;
 use super::{records, schedules, stored};
 use crate::job::{BodyId, JobId, Json, ScheduleId};
 use crate::schedule::Schedule;
@@ -128,17 +131,39 @@ pub(super) fn put_schedule(
     }
 }
 
-/// Returns the entry that says who the members of the group are from then on.
+/// Returns the entry that says who the members of the group are from then on, and what those of these numbers have
+/// acknowledged, which earlier versions pass over.
 ///
 /// # Errors
 /// [`Corrupt`] when it cannot be written.
-pub(super) fn encode_members(term: u64, members: &Membership) -> Result<Vec<u8>, Corrupt> {
+pub(super) fn encode_members(
+    term: u64,
+    members: &Membership,
+    acknowledged: &BTreeMap<u64, Acknowledged>,
+) -> Result<Vec<u8>, Corrupt> {
     let mut entry = Vec::new();
     stored::append(&(term, NO_WRITE), &mut entry)?;
     entry.push(MEMBERS);
-    let text = serde_json::to_string(members).map_err(|error| Corrupt(format!("the members: {error}")))?;
+    let text = serde_json::to_string(&Group { members, acknowledged })
+        .map_err(|error| Corrupt(format!("the members: {error}")))?;
     stored::append(&text, &mut entry)?;
     Ok(entry)
+}
+
+/// What an entry says of the group, as it is written.
+#[derive(Serialize)]
+struct Group<'e> {
+    #[serde(flatten)]
+    members: &'e Membership,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    acknowledged: &'e BTreeMap<u64, Acknowledged>,
+}
+
+/// What it says beside the members, as it is read.
+#[derive(Deserialize)]
+struct Beside {
+    #[serde(default)]
+    acknowledged: BTreeMap<u64, Acknowledged>,
 }
 
 /// Returns whether this is an entry that says who the members of the group are.
@@ -172,6 +197,8 @@ pub(super) struct Entry {
     items: Vec<Item>,
     /// The members of the group from then on, where the entry says so.
     pub(super) members: Option<Membership>,
+    /// What the members of these numbers have acknowledged, as far as the entry says so.
+    pub(super) acknowledged: BTreeMap<u64, Acknowledged>,
 }
 
 #[derive(Debug)]
@@ -193,22 +220,28 @@ impl Entry {
     /// What is wrong with the bytes.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = Reader { rest: bytes };
-        let (term, mut items) = (reader.read()?, Vec::new());
+        let (term, items) = (reader.read()?, Vec::new());
+        let mut entry = Self { term, last: None, items, members: None, acknowledged: BTreeMap::new() };
         if reader.rest.is_empty() {
-            return Ok(Self { term, last: None, items, members: None });
+            return Ok(entry);
         }
         let last = reader.read()?;
-        if last == NO_WRITE && reader.rest.first() == Some(&MEMBERS) {
-            reader.rest = &reader.rest[1..];
-            let text: String = reader.read()?;
-            let members = serde_json::from_str(&text).map_err(|error| format!("the members: {error}"))?;
-            return Ok(Self { term, last: None, items, members: Some(members) });
+        match reader.rest.split_first() {
+            Some((&MEMBERS, rest)) if last == NO_WRITE => {
+                reader.rest = rest;
+                let (text, failed) = (reader.read::<String>()?, |error| format!("the members: {error}"));
+                entry.members = Some(serde_json::from_str(&text).map_err(failed)?);
+                entry.acknowledged = serde_json::from_str::<Beside>(&text).map_err(failed)?.acknowledged;
+            }
+            _ => {
+                entry.last = Some(last);
+                while let Some((&tag, rest)) = reader.rest.split_first() {
+                    reader.rest = rest;
+                    entry.items.push(reader.item(tag, last)?);
+                }
+            }
         }
-        while let Some((&tag, rest)) = reader.rest.split_first() {
-            reader.rest = rest;
-            items.push(reader.item(tag, last)?);
-        }
-        Ok(Self { term, last: Some(last), items, members: None })
+        Ok(entry)
     }
 
     /// Returns what the entry changes in the state that `heads` shows, where the last write has the number `last`.

@@ -79,6 +79,17 @@ pub enum OpenError {
         /// How many members were given.
         members: usize,
     },
+    /// The directory is a copy of that of a member.
+    #[error(
+        "the data directory {} is a copy: the member may have acknowledged more than it has, and others count on that. \
+         Start the member with an empty data directory, and run `leasehold cluster replace`; where all members are to \
+         start on copies that were made while none of them ran, run `leasehold cluster accept-copy` for each",
+        directory.display()
+    )]
+    Copied {
+        /// The path of the data directory.
+        directory: PathBuf,
+    },
     /// The directory is that of another member, or of a store of its own.
     #[error(
         "the data directory {} is that of {found}, and was opened as that of {given}: start it with the settings that \
@@ -161,7 +172,8 @@ fn listed(damages: &[Damage]) -> String {
 
 fn advice(directory: &Path) -> String {
     format!(
-        "`leasehold verify --data-dir {}` checks all of it; keep a copy, and restore the whole directory from a backup",
+        "`leasehold verify --data-dir {}` checks all of it; keep a copy, and restore the whole directory from a \
+         backup, or, of a member of a cluster, begin again with an empty one and `leasehold cluster replace`",
         directory.display()
     )
 }

@@ -17,8 +17,8 @@ use super::directory::Directory;
 use super::disk::MetaKey;
 use super::kept::Last;
 use super::log::{Log, Options};
-use super::seal::{JournalSeal, KeyspaceSeal, LogSeal, Seal, SealedGroup, Vote};
-use super::words::{Ask, Cursor, Hello, Offer, Piece, Said, Word};
+use super::seal::{Acknowledged, JournalSeal, KeyspaceSeal, KnownOpenings, LogSeal, Seal, SealedGroup, Vote};
+use super::words::{Ask, Cursor, Directories, Hello, Offer, Opened, Piece, Said, WentBack, Word};
 use super::{entry, message, output, records, schedules, stored, versions, words};
 use crate::clock::Timestamp;
 use crate::golden::{Files, check, hex_of};
@@ -122,6 +122,11 @@ fn the_files_of_a_directory_are_as_recorded() {
         ..SealedGroup::default()
     };
     let founder = SealedGroup { identity: Some(IDENTITY), awaits_founders: true, ..group.clone() };
+    let opened = SealedGroup {
+        openings: vec![6, 700],
+        opened: BTreeMap::from([(1, KnownOpenings { directory: 9, openings: vec![7, 8], noted: 8, acknowledged: 12 })]),
+        ..founder.clone()
+    };
     let own = Seal {
         seq_no: 10,
         flushed: 11,
@@ -133,8 +138,10 @@ fn the_files_of_a_directory_are_as_recorded() {
         ..Seal::creating()
     };
     let of_group = |group| Seal { group: Some(group), ..own.clone().opened() };
-    let (of_group, of_founder) = (of_group(group), of_group(founder));
-    let seals = [("seal", own), ("seal-of-group", of_group), ("seal-of-founder", of_founder)].map(|(name, seal)| {
+    let [of_group, of_founder, of_opened] = [group, founder, opened].map(of_group);
+    let seals =
+        [("seal", own), ("seal-of-group", of_group), ("seal-of-founder", of_founder), ("seal-opened", of_opened)];
+    let seals = seals.map(|(name, seal)| {
         let (path, bytes) = (place.path().join("of-another-place"), seal.encode().expect("a seal"));
         fs::write(&path, &bytes).expect("it is written");
         assert_eq!(Seal::read_file(&path).expect("it is read"), seal);
@@ -174,6 +181,8 @@ fn what_members_say_is_as_recorded() {
         Word::Ask(Ask { offer: 7, at: at.clone() }),
         Word::Piece(Piece::of(7, at, b"items".to_vec(), true)),
         Word::Gone(7),
+        Word::Opened(Opened { directory: 5, openings: vec![6, 700], last: 400, term: 3 }),
+        Word::WentBack(WentBack { directory: 5, opening: 700 }),
     ];
     let words = words.iter().map(|word| {
         let said = words::encode(word).expect("writable");
@@ -201,20 +210,27 @@ fn what_members_say_is_as_recorded() {
     let sent = message::encode(&append).expect("writable").expect("it is sent");
     assert_eq!(message::decode(&sent), Ok(append));
     let append = sent.bytes;
-    let between = words::between((1, 2), &append).to_vec();
+    let between = |opening| words::between(Directories { from: 1, to: 2, opening }, &append).to_vec();
+    let (between, opened) = (between(None), between(Some(3)));
     let seat = |votes, address: Option<&str>| Seat { votes, address: address.map(str::to_owned), directory: 9 };
     let seats = BTreeMap::from([(1, seat(true, None)), (4, seat(false, Some("http://10.0.0.8:7400")))]);
     let members = Membership { seats, ..Membership::default() };
     let identified = Membership { identity: Some(IDENTITY), version: versions::OWN, ..members.clone() };
     let members = [members, identified].map(|members| {
-        let entry = entry::encode_members(300, &members).expect("writable");
-        assert_eq!(entry::Entry::decode(&entry).expect("readable").members, Some(members));
-        entry
+        let all = BTreeMap::from([(4, Acknowledged { directory: 9, opening: 700, entry: 400 })]);
+        [BTreeMap::new(), all].map(|acknowledged| {
+            let entry = entry::encode_members(300, &members, &acknowledged).expect("writable");
+            let read = entry::Entry::decode(&entry).expect("readable");
+            assert_eq!((read.members.as_ref(), read.acknowledged), (Some(&members), acknowledged));
+            entry
+        })
     });
+    let [[plain, noted], [identified, _]] = members;
+    let members = [plain, identified, noted];
     let of_group = [None, Some(IDENTITY)].map(|identity| words::of_group(identity, &between).to_vec());
     let files = [
         ("words", numbered(words)),
-        ("messages", numbered([append.to_vec(), between].into_iter().chain(of_group))),
+        ("messages", numbered([append.to_vec(), between].into_iter().chain(of_group).chain([opened]))),
         ("members", numbered(members)),
     ];
     check("embedded/members", &files.map(|(name, text)| (format!("{name}.txt"), text)).into());

@@ -10,6 +10,7 @@
 //! committed, and so was what the log of a group of one has. In a larger group the leader says it, but for the changes
 //! of members before the last one in the log: a member must not count votes among members of long ago.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -21,9 +22,9 @@ use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
 use slog::Logger;
 
 use super::entry::{self, encode_members};
-use super::kept::{Earlier, Kept, Last, data_of, group_of, typed};
+use super::kept::{Earlier, Kept, Last, certainly_committed, data_of, group_of, typed};
 use super::log::AppendError;
-use super::seal::Vote;
+use super::seal::{Acknowledged, Vote};
 use super::stored;
 use crate::store::{Membership, Role};
 
@@ -74,6 +75,8 @@ pub(super) struct Progress {
     /// Until which round of questions most members have said that this one led, and the number of the last entry that
     /// was committed when that round began.
     pub(super) confirmed: Option<(u64, u64)>,
+    /// What members have acknowledged, as these entries say.
+    pub(super) acknowledged: Vec<BTreeMap<u64, Acknowledged>>,
 }
 
 /// Where a member stands.
@@ -246,13 +249,41 @@ impl Member {
         members: &Membership,
         durable: &mut impl Durable,
     ) -> Result<(u64, Progress), ProposeError> {
+        self.propose_group(members, &BTreeMap::new(), durable)
+    }
+
+    /// Proposes the same members, with what the others have acknowledged. Returns the number of the entry.
+    ///
+    /// # Errors
+    /// Those of [`propose_members`](Self::propose_members).
+    pub(super) fn propose_acknowledged(
+        &mut self,
+        all: &BTreeMap<u64, Acknowledged>,
+        durable: &mut impl Durable,
+    ) -> Result<(u64, Progress), ProposeError> {
+        self.propose_group(&Arc::clone(&self.members), all, durable)
+    }
+
+    fn propose_group(
+        &mut self,
+        members: &Membership,
+        acknowledged: &BTreeMap<u64, Acknowledged>,
+        durable: &mut impl Durable,
+    ) -> Result<(u64, Progress), ProposeError> {
         // The library would write something else.
         if self.node.raft.has_pending_conf() {
             return Err(ProposeError::Changing);
         }
         let term = self.node.raft.term;
-        let frame = encode_members(term, members).map_err(|error| failed(error.0))?;
+        let frame = encode_members(term, members, acknowledged).map_err(|error| failed(error.0))?;
         self.propose(term, frame, durable)
+    }
+
+    /// Returns the last entry that a member has acknowledged in the term in which this one leads; `None` where it does
+    /// not, or the member has not.
+    pub(super) fn acknowledged(&self, member: u64) -> Option<Last> {
+        let matched = self.node.raft.prs().get(member).filter(|_| self.leads())?.matched;
+        (matched > 0).then_some(Last { number: matched, term: self.node.raft.term })
     }
 
     /// Returns the number of the last entry of the log.
@@ -285,8 +316,7 @@ impl Member {
     }
 
     /// Takes over the members that an entry says.
-    fn change(&mut self, entry: &Entry) -> Result<(), AppendError> {
-        let next = entry::Entry::decode(&data_of(entry)).map_err(failed)?.members.unwrap_or_default();
+    fn change(&mut self, next: Membership) -> Result<(), AppendError> {
         let mut changes = Vec::new();
         // A member with another directory has none of what the former one had.
         let is_same = |number: &u64| {
@@ -431,7 +461,9 @@ impl Member {
             newly.extend(light.take_committed_entries());
             for entry in newly {
                 if entry.entry_type == EntryType::EntryConfChange && entry.index > self.unchanged_to {
-                    self.change(&entry)?;
+                    let said = entry::Entry::decode(&data_of(&entry)).map_err(failed)?;
+                    self.change(said.members.unwrap_or_default())?;
+                    progress.acknowledged.push(said.acknowledged);
                 }
                 self.node.mut_store().forget(&entry);
                 progress.committed.push(Committed { number: entry.index, term: entry.term, frame: frame_of(&entry)? });
@@ -442,16 +474,6 @@ impl Member {
     }
 }
 
-/// Returns the number of the last entry that is committed as far as the entries of the log tell; 0 when they do not. A
-/// leader proposes a change of the members only once it has applied the one before.
-///
-/// Without that a member would begin with the members as of its last flush. Two majorities have a member in common only
-/// when they are of groups with at most one change between them.
-fn certainly_committed(entries: &[Entry]) -> u64 {
-    let changes = entries.iter().rev().filter(|entry| entry.entry_type == EntryType::EntryConfChange);
-    changes.map(|entry| entry.index).nth(1).unwrap_or(0)
-}
-
 /// Returns the frame of an entry.
 fn frame_of(entry: &Entry) -> Result<Bytes, AppendError> {
     if !entry.data.is_empty() {
@@ -460,14 +482,6 @@ fn frame_of(entry: &Entry) -> Result<Bytes, AppendError> {
     let mut frame = Vec::new();
     stored::append(&entry.term, &mut frame).map_err(|error| failed(error.0))?;
     Ok(frame.into())
-}
-
-/// Returns the term with which a frame begins.
-///
-/// # Errors
-/// Why there is none.
-pub(super) fn term_of(frame: &[u8]) -> Result<u64, String> {
-    stored::take(&mut &*frame)
 }
 
 fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> AppendError {

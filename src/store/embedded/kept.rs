@@ -98,6 +98,24 @@ pub(super) fn data_of(entry: &Entry) -> Bytes {
     entry.data.slice_ref(rest.get(..length).unwrap_or_default())
 }
 
+/// Returns the number of the last entry that is committed as far as the entries of the log tell; 0 when they do not. A
+/// leader proposes a change of the members only once it has applied the one before.
+///
+/// Without that a member would begin with the members as of its last flush. Two majorities have a member in common only
+/// when they are of groups with at most one change between them.
+pub(super) fn certainly_committed(entries: &[Entry]) -> u64 {
+    let changes = entries.iter().rev().filter(|entry| entry.entry_type == EntryType::EntryConfChange);
+    changes.map(|entry| entry.index).nth(1).unwrap_or(0)
+}
+
+/// Returns the term with which a frame begins.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn term_of(frame: &[u8]) -> Result<u64, String> {
+    stored::take(&mut &*frame)
+}
+
 /// Returns the members of a group as the library has them.
 pub(super) fn group_of(members: &Membership) -> ConfState {
     ConfState::from((members.that_vote(true).collect::<Vec<_>>(), members.that_vote(false).collect::<Vec<_>>()))

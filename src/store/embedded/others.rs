@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 use raft::eraftpb::{Message, MessageType};
 
 use super::identity::Identities;
-use super::seal::SealedGroup;
+use super::kept::Last;
+use super::openings::Openings;
+use super::seal::{Acknowledged, SealedGroup};
 use super::versions;
-use super::words::{Hello, Said, Word};
+use super::words::{Directories, Hello, Opened, Said, WentBack, Word};
 use crate::store::{Heard, Hindrance, Identity, Membership};
 
 /// A member that said nothing for so many ticks is not counted on.
@@ -35,12 +37,15 @@ pub(super) struct Others {
     is_admitted: bool,
     /// Whether another one knows this member by another directory.
     pub(super) is_disowned: bool,
+    /// Whether the directory of this member went back in time, as far as it was told.
+    pub(super) went_back: bool,
     /// The members that the group is founded with, where that is done with the directory as far as nobody has said
     /// otherwise.
     founders: Vec<u64>,
     /// Whether not all founders have said yet that their directories are new, see [`SealedGroup::awaits_founders`].
     awaits_founders: bool,
     identities: Identities,
+    openings: Openings,
     /// The numbers of the members, once this member knows them, and the version of the group.
     seated: BTreeSet<u64>,
     version: u32,
@@ -62,9 +67,11 @@ impl Others {
             directory: group.directory,
             is_admitted: group.is_admitted,
             is_disowned: false,
+            went_back: group.went_back,
             founders: group.founders.clone(),
             awaits_founders: group.awaits_founders,
             identities: Identities::of(group.identity),
+            openings: Openings::of(group.directory, &group.openings, &group.opened),
             seated: BTreeSet::new(),
             version: 0,
             known: group.known.clone(),
@@ -72,6 +79,12 @@ impl Others {
             plain: BTreeMap::new(),
             is_new: false,
         }
+    }
+
+    /// Takes note of the last entry that the log had when it was opened, and of the term that the seal knew.
+    pub(super) fn opened_with(mut self, last: u64, term: u64) -> Self {
+        self.openings.opened_with(last, term);
+        self
     }
 
     /// Returns whether the seal lacks something of what is known.
@@ -88,6 +101,8 @@ impl Others {
             known: self.known.clone(),
             identity: self.identities.own(),
             awaits_founders: self.awaits_founders,
+            opened: self.openings.sealed().clone(),
+            went_back: self.went_back,
             ..group.clone()
         })
     }
@@ -107,12 +122,17 @@ impl Others {
     /// for a member that is not known to read it. One of the group that was not heard yet may not be able to say so: it
     /// may have been down when this one was added, and learns of it, and where it is, from what this one sends.
     pub(super) fn identity_for(&self, to: u64) -> Option<Option<Identity>> {
-        let knows = match self.lately(to) {
-            Some(hello) => hello.knows >= versions::IDENTITY,
-            None => self.version >= versions::IDENTITY && self.seated.contains(&to),
-        };
-        let is_known = knows || self.identities.is_stranger(to, self.silence) == Some(true);
+        let is_known =
+            self.reads(to, versions::IDENTITY) || self.identities.is_stranger(to, self.silence) == Some(true);
         is_known.then(|| self.identities.own())
+    }
+
+    /// Returns whether a member understands what came with this version.
+    fn reads(&self, member: u64, version: u32) -> bool {
+        match self.lately(member) {
+            Some(hello) => hello.knows >= version,
+            None => self.version >= version && self.seated.contains(&member),
+        }
     }
 
     /// Takes note of the identity that goes before a message of a member. Returns whether the message may be of the
@@ -135,7 +155,7 @@ impl Others {
             Said::Word(Word::Hello(_)) => return true,
             Said::Word(_) => self.lately(from).map(|hello| hello.directory),
             // Without the numbers of directories only a version sends it that knows no identities of groups.
-            Said::Library(_, directories) => directories.map(|(theirs, _)| theirs),
+            Said::Library(_, directories) => directories.map(|directories| directories.from),
         };
         if !self.seated.contains(&from) {
             self.identities.refuse(from, None);
@@ -162,11 +182,77 @@ impl Others {
             self.founders.clear();
         }
         let is_known = self.know(from, hello.directory);
+        if is_known && hello.knows < versions::OPENINGS {
+            self.is_new |= self.openings.forget(from);
+        }
         self.identities.hear(from, identity.filter(|_| is_known));
         if identity.is_some() {
             self.identities.admit(from);
         }
         is_first
+    }
+
+    /// Returns how the directory of this member was opened, where a member understands that.
+    pub(super) fn opened(&self, to: u64) -> Option<&Opened> {
+        let opened = self.openings.own();
+        (!opened.openings.is_empty() && self.reads(to, versions::OPENINGS)).then_some(opened)
+    }
+
+    /// Takes note of how the directory of a member was opened, which has acknowledged this entry in the term of this
+    /// one, if this one leads.
+    ///
+    /// # Errors
+    /// What to say to a member whose directory went back in time.
+    pub(super) fn hear_opened(
+        &mut self,
+        from: u64,
+        opened: &Opened,
+        acknowledged: Option<Last>,
+    ) -> Result<(), WentBack> {
+        if self.know(from, opened.directory) {
+            self.is_new |= self.openings.hear(from, opened, acknowledged)?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of that a directory went back in time, as another member says.
+    pub(super) fn hear_went_back(&mut self, from: u64, said: &WentBack) {
+        if self.openings.is_own(said) {
+            self.go_back(from);
+        }
+    }
+
+    /// Takes note of that this directory went back in time, as another member knows. From then on it takes part in
+    /// nothing.
+    fn go_back(&mut self, from: u64) {
+        if !std::mem::replace(&mut self.went_back, true) {
+            self.is_new = true;
+            tracing::error!(
+                member = from,
+                "the data directory of this member went back in time: others count on what it has acknowledged and \
+                 does not have. Empty it, start this member again, and run `leasehold cluster replace`"
+            );
+        }
+    }
+
+    /// Takes note of what the log says that the others have acknowledged.
+    pub(super) fn note(&mut self, noted: &BTreeMap<u64, Acknowledged>) {
+        for (number, said) in noted {
+            if self.known.get(number) == Some(&said.directory) {
+                self.is_new |= self.openings.note(*number, said);
+            }
+        }
+    }
+
+    /// Returns what the log is to say that the others have acknowledged, each of them the entry that `acknowledged`
+    /// returns.
+    pub(super) fn to_note(&self, acknowledged: impl Fn(u64) -> Option<u64>) -> BTreeMap<u64, Acknowledged> {
+        if self.version < versions::OPENINGS { BTreeMap::new() } else { self.openings.to_note(acknowledged) }
+    }
+
+    /// Returns whether an opening was heard since this was asked for last.
+    pub(super) fn take_unnoted(&mut self) -> bool {
+        self.openings.take_unnoted()
     }
 
     /// Returns whether what another one knows may be what the group has agreed on since. One that was removed knows
@@ -177,7 +263,7 @@ impl Others {
 
     /// Returns whether a message from a member is one of the directory that is known of it, and for this one, or one
     /// of a leader.
-    fn admits(&mut self, from: u64, directories: Option<(u64, u64)>, message: &Message) -> bool {
+    fn admits(&mut self, from: u64, directories: Option<Directories>, message: &Message) -> bool {
         match directories {
             // Only a version that knows of none sends it, and one whose directory the group knew before. Of one that is
             // known by its directory it may be from another one, unless it has an earlier version by now.
@@ -192,22 +278,32 @@ impl Others {
             }
             // Who leads was elected by members that know its directory, see `may_stand`. This one may have to hear from
             // it first that it was replaced. All else, as votes and what it says to have written, counts once the group
-            // has agreed on the directory, as far as this member knows.
-            Some((theirs, ours)) => {
-                ours == self.directory && (self.know(from, theirs) || is_of_leader(message.msg_type))
+            // has agreed on the directory, as far as this member knows, and it did not go back in time.
+            Some(Directories { from: theirs, to, opening }) => {
+                let is_admitted = self.know(from, theirs) && self.openings.admits(from, opening);
+                to == self.directory && (is_admitted || is_of_leader(message.msg_type))
             }
         }
     }
 
     /// Returns whether a message is admitted, and takes over the identity that goes before it if its leader sends it.
+    /// `last` is the number of the last entry of the log.
     pub(super) fn takes(
         &mut self,
         from: u64,
         identity: Option<Identity>,
-        directories: Option<(u64, u64)>,
-        message: &Message,
+        directories: Option<Directories>,
+        (message, last): (&Message, u64),
     ) -> bool {
         let is_admitted = self.admits(from, directories, message);
+        let is_heartbeat = directories.is_some() && message.msg_type == MessageType::MsgHeartbeat;
+        if is_admitted && is_heartbeat && message.commit > last {
+            // A leader says no more to be committed than this directory has acknowledged.
+            self.go_back(from);
+        }
+        if self.went_back {
+            return false;
+        }
         if is_admitted && is_of_leader(message.msg_type) {
             self.adopt(identity);
         }
@@ -230,7 +326,7 @@ impl Others {
         if self.awaits_founders && (last > 0 || self.may_found(own)) {
             (self.awaits_founders, self.is_new) = (false, true);
         }
-        !self.awaits_founders && (last > 0 || !self.is_new)
+        !self.went_back && !self.awaits_founders && (last > 0 || !self.is_new)
     }
 
     /// Returns whether all other founders than this member, of the number `own`, have said to this directory that
@@ -255,12 +351,18 @@ impl Others {
         let strangers = self.identities.strangers(self.silence);
         let strangers = strangers.map(|(member, identity)| (member, Hindrance::OtherGroup(identity)));
         let founded = founded.map(|member| (member, Hindrance::Founded));
-        silent.map(|member| (*member, Hindrance::Silent)).chain(founded).chain(strangers).collect()
+        let back = self.openings.that_went_back(self.silence).map(|member| (member, Hindrance::WentBack));
+        silent.map(|member| (*member, Hindrance::Silent)).chain(founded).chain(back).chain(strangers).collect()
     }
 
     /// Returns whether a member was heard of lately, and is of another group.
     pub(super) fn is_stranger(&self, member: u64) -> bool {
         self.identities.is_stranger(member, self.silence).is_some()
+    }
+
+    /// Returns whether the directory of a member went back in time, as it was heard lately.
+    pub(super) fn has_gone_back(&self, member: u64) -> bool {
+        self.openings.that_went_back(self.silence).any(|back| back == member)
     }
 
     /// Takes note of the directory of a member, unless another one is known. Returns whether it is the known one.
@@ -307,13 +409,13 @@ impl Others {
     /// Returns how messages of the library go to a member: with the numbers of both directories, without them, or not
     /// at all.
     pub(super) fn way(&self, to: u64, kind: MessageType) -> Way {
+        let opening = self.openings.number().filter(|_| self.reads(to, versions::OPENINGS));
+        let between = |directory| Way::Between(Directories { from: self.directory, to: directory, opening });
         match (self.lately(to), self.known.get(&to)) {
-            (Some(hello), Some(known)) if hello.directory == *known || is_for_leader(kind) => {
-                Way::Between((self.directory, hello.directory))
-            }
+            (Some(hello), Some(known)) if hello.directory == *known || is_for_leader(kind) => between(hello.directory),
             // It has another directory.
             (Some(_), _) => Way::None,
-            (None, Some(known)) if !self.is_of_old(to) => Way::Between((self.directory, *known)),
+            (None, Some(known)) if !self.is_of_old(to) => between(*known),
             (None, _) if self.is_admitted => Way::Plain,
             (None, _) => Way::None,
         }
@@ -390,7 +492,7 @@ fn is_for_leader(kind: MessageType) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Plain,
-    Between((u64, u64)),
+    Between(Directories),
     None,
 }
 

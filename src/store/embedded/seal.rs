@@ -9,7 +9,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -76,6 +78,74 @@ pub(super) struct SealedGroup {
     /// member takes part in elections.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) awaits_founders: bool,
+    /// The numbers of the last openings of the directory, see [`openings`](super::openings).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) openings: Vec<u64>,
+    /// The last openings of the directories of the others, as this member knows them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) opened: BTreeMap<u64, KnownOpenings>,
+    /// Whether the directory lacks what it has acknowledged, as another member knew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) went_back: bool,
+    /// The file that the seal is itself, as it is on disk only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) place: Option<Place>,
+}
+
+/// What a member knows of how the directory of another one was opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KnownOpenings {
+    pub(super) directory: u64,
+    /// The last openings, of which messages count that say the last.
+    pub(super) openings: Vec<u64>,
+    /// The opening that the log says, which the leader knew; 0 for none.
+    pub(super) noted: u64,
+    /// The number of an entry that is committed and that the member has acknowledged, as the log says; 0 for none.
+    pub(super) acknowledged: u64,
+}
+
+impl KnownOpenings {
+    /// Returns the last opening.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.openings.last().copied()
+    }
+}
+
+/// What the log says of the directory of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Acknowledged {
+    pub(super) directory: u64,
+    /// The number of its last opening.
+    pub(super) opening: u64,
+    /// The number of an entry that is committed, and that the member has acknowledged.
+    pub(super) entry: u64,
+}
+
+/// A file that no copy of it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    /// Its number in its file system.
+    inode: u64,
+    /// When it was created, in nanoseconds since the epoch; 0 where the file system does not keep that.
+    created: u64,
+}
+
+impl Place {
+    /// Returns the place of a file.
+    pub(super) fn of(metadata: &fs::Metadata) -> Self {
+        let created = metadata.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let created = created.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+        Self { inode: metadata.ino(), created }
+    }
+
+    /// Returns whether a file that has this place is a copy of one that had the other.
+    pub(super) fn is_copy_of(self, other: Self) -> bool {
+        match self.created != 0 && other.created != 0 {
+            // The number of a file that was removed is given to another one.
+            true => self.created != other.created,
+            false => self.inode != other.inode,
+        }
+    }
 }
 
 /// How far the log has come.
@@ -146,6 +216,19 @@ impl Seal {
             self.active = self.journals.pop_last().map(|(number, _)| number);
         }
         Self { stage: Stage::Open, ..self }
+    }
+
+    /// Returns the seal as it is written to this place, which that of one of several members says.
+    pub(super) fn at(&self, place: Place) -> Self {
+        let group = self.group.clone().map(|group| SealedGroup { place: Some(place), ..group });
+        Self { group, ..self.clone() }
+    }
+
+    /// Returns whether the seal, which was read from a data directory, was copied there.
+    pub(super) fn is_copy(&self, directory: &Path) -> bool {
+        let place = self.group.as_ref().and_then(|group| group.place);
+        let found = fs::metadata(Self::path(directory));
+        place.zip(found.ok()).is_some_and(|(place, found)| Place::of(&found).is_copy_of(place))
     }
 
     /// Returns the damage of the seal in a directory that has entries of this term, where it does not know of the term.

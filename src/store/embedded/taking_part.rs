@@ -22,6 +22,9 @@ const MOST_UNAPPLIED: usize = 64 << 20;
 /// After how many ticks a member says who it is.
 const HELLO_TICKS: u64 = 10;
 
+/// After how many ticks a leader writes what the others have acknowledged into the log.
+const NOTE_TICKS: u64 = 600;
+
 /// A member that has asked for nothing of a state for so long, and says that it receives none, has given it up.
 const GIVEN_UP: Duration = Duration::from_secs(3);
 
@@ -97,7 +100,8 @@ impl Engine {
         match said {
             Said::Library(bytes, directories) => {
                 let message = message::decode(&MemberMessage { bytes, ..message })?;
-                let is_admitted = exchange.others(|others| others.takes(from, identity, directories, &message));
+                let told = (&message, member.last());
+                let is_admitted = exchange.others(|others| others.takes(from, identity, directories, told));
                 return Ok(Some(message).filter(|_| is_admitted.unwrap_or_default()));
             }
             Said::Word(Word::Hello(hello)) => {
@@ -120,6 +124,16 @@ impl Engine {
             Said::Word(Word::Piece(piece)) => exchange.offered.put((from, Offering::Piece(piece))),
             Said::Word(Word::Gone(offer)) => exchange.offered.put((from, Offering::Gone(offer))),
             Said::Word(Word::Ask(ask)) => exchange.asks.put((from, ask)),
+            Said::Word(Word::Opened(opened)) => {
+                let acknowledged = member.acknowledged(from);
+                let heard = exchange.others(|others| others.hear_opened(from, &opened, acknowledged));
+                if let Some(Err(went_back)) = heard {
+                    exchange.say(from, &Word::WentBack(went_back));
+                }
+            }
+            Said::Word(Word::WentBack(said)) => {
+                exchange.others(|others| others.hear_went_back(from, &said));
+            }
         }
         Ok(None)
     }
@@ -164,7 +178,33 @@ impl Engine {
         if let Some(next) = next.flatten() {
             self.propose_members(member, &next)?;
         }
-        Ok(())
+        self.note_acknowledged(member, exchange, ticks)
+    }
+
+    /// Writes into the log what the others have acknowledged: at once where one of them opened its directory, and from
+    /// time to time where there is more to say.
+    fn note_acknowledged(&self, member: &mut Member, exchange: &Exchange, ticks: u64) -> Result<(), StoreError> {
+        let is_unnoted = exchange.others(|others| others.take_unnoted()).unwrap_or_default();
+        let is_due = ticks.is_multiple_of(NOTE_TICKS) && member.last() > self.noted.load(Ordering::Relaxed);
+        if !is_unnoted && !is_due {
+            return Ok(());
+        }
+        let committed = member.position().committed;
+        let has = |number| member.acknowledged(number).map(|last| last.number.min(committed));
+        let all = exchange.others(|others| others.to_note(has)).unwrap_or_default();
+        if all.is_empty() {
+            return Ok(());
+        }
+        match member.propose_acknowledged(&all, &mut self.durable()) {
+            Ok((number, progress)) => {
+                self.noted.store(number, Ordering::Relaxed);
+                self.hand_on(member, progress);
+                Ok(())
+            }
+            Err(ProposeError::Append(AppendError::Failed(error))) => Err(self.disk.stopped(error)),
+            // The next time.
+            Err(_) => Ok(()),
+        }
     }
 
     /// Proposes a change of the members. Returns the number of its entry; `None` when it was made already.
@@ -234,6 +274,9 @@ impl Engine {
             exchange.agree(member.members());
             if member.position().is_leader {
                 exchange.others(|others| others.adopt(member.members().identity));
+            }
+            for said in &progress.acknowledged {
+                exchange.others(|others| others.note(said));
             }
         }
         self.agreed.hand_on(progress.committed, member.position());

@@ -10,16 +10,21 @@
 //! | 1       | messages of the library                                                                  |
 //! | 2       | words, numbers of directories, changes of members                                        |
 //! | 3       | the identity of the group and its version, among the members and before every message    |
+//! | 4       | the openings of directories, and what of the log their members have acknowledged         |
 //!
 //! A member with version 2 reads the members of version 3, and leaves out what it does not know: a group all of whose
 //! members went back to version 2 may have forgotten its version and, but for their seals, its identity. Once all know
-//! version 3 again, they are agreed on again.
+//! version 3 again, they are agreed on again. What members have acknowledged stands beside them in the same entries,
+//! and versions before 4 leave it out as well.
 
 /// The version that this one knows.
-pub(super) const OWN: u32 = 3;
+pub(super) const OWN: u32 = 4;
 
 /// The version from which on members can be changed.
 pub(super) const CHANGES: u32 = 2;
 
 /// The version from which on a group has an identity.
 pub(super) const IDENTITY: u32 = 3;
+
+/// The version from which on members say how their directories were opened.
+pub(super) const OPENINGS: u32 = 4;

@@ -6,10 +6,11 @@
 //!         | 2 word piece?                  the word in postcard, with the piece that it brings
 //!         | 3 from:8 to:8 message          of the library, with the numbers of both directories, little-endian
 //!         | 4 identity:8 message           with the identity of the group, little-endian; 0 before it has one
+//!         | 5 opening:8 from:8 to:8 message of the library, from a directory as it was opened then
 //! ```
 //!
-//! A version that knows fewer words drops those that it does not know. An identity goes to members only that have said
-//! that they know it, see [`versions`](super::versions).
+//! A version that knows fewer words drops those that it does not know. An identity, and an opening, go to members only
+//! that have said that they know it, see [`versions`](super::versions).
 
 use std::num::NonZeroU64;
 
@@ -25,9 +26,13 @@ use crate::store::Identity;
 const WORD: u8 = 2;
 const BETWEEN: u8 = 3;
 const OF_GROUP: u8 = 4;
+const OPENED: u8 = 5;
 
 /// How many bytes stand before a message of the library that goes from one directory to another.
 const BETWEEN_BYTES: usize = 17;
+
+/// How many more stand there where it says the opening, too.
+const OPENING_BYTES: usize = 8;
 
 /// How many bytes the identity of the group takes before a message.
 const OF_GROUP_BYTES: usize = 9;
@@ -45,6 +50,10 @@ pub(super) enum Word {
     Piece(Piece),
     /// The state that was asked for is not offered any more.
     Gone(u64),
+    /// Said with each greeting.
+    Opened(Opened),
+    /// A directory went back in time, as it was opened last.
+    WentBack(WentBack),
 }
 
 /// Who a member is, and how far it has come.
@@ -60,6 +69,35 @@ pub(super) struct Hello {
     pub(super) last: u64,
     /// Whether it receives a state.
     pub(super) receives: bool,
+}
+
+/// How the data directory of a member was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Opened {
+    /// The number of the directory.
+    pub(super) directory: u64,
+    /// The random numbers of its last openings, of which the last one is this.
+    pub(super) openings: Vec<u64>,
+    /// The number of the last entry that its log had then.
+    pub(super) last: u64,
+    /// The term that it knew then.
+    pub(super) term: u64,
+}
+
+/// A directory that went back in time, and the number of its opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct WentBack {
+    pub(super) directory: u64,
+    pub(super) opening: u64,
+}
+
+/// The data directories between which a message of the library goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Directories {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    /// The number of the opening of the one that it comes from, where it says that.
+    pub(super) opening: Option<u64>,
 }
 
 /// A state that a member is offered.
@@ -104,8 +142,8 @@ pub(super) struct Piece {
 /// What a message is.
 #[derive(Debug)]
 pub(super) enum Said {
-    /// One of the library, and the numbers of the directories that it goes from and to, if it has them.
-    Library(Bytes, Option<(u64, u64)>),
+    /// One of the library, and the directories that it goes from and to, if it says them.
+    Library(Bytes, Option<Directories>),
     Word(Word),
 }
 
@@ -123,9 +161,13 @@ pub(super) fn encode(word: &Word) -> Result<Bytes, Corrupt> {
 }
 
 /// Puts the numbers of the directories before a message of the library.
-pub(super) fn between(directories: (u64, u64), message: &[u8]) -> Bytes {
-    let (from, to) = directories;
-    [&[BETWEEN][..], &from.to_le_bytes(), &to.to_le_bytes(), message].concat().into()
+pub(super) fn between(directories: Directories, message: &[u8]) -> Bytes {
+    let Directories { from, to, opening } = directories;
+    let (from, to) = (from.to_le_bytes(), to.to_le_bytes());
+    match opening {
+        Some(opening) => [&[OPENED][..], &opening.to_le_bytes(), &from, &to, message].concat().into(),
+        None => [&[BETWEEN][..], &from, &to, message].concat().into(),
+    }
 }
 
 /// Returns whether a message has entries, or a piece of a state.
@@ -137,6 +179,7 @@ pub(super) fn is_bulk(message: &[u8]) -> bool {
     match message.first() {
         Some(&WORD) => matches!(stored::take(&mut &message[1..]), Ok(Word::Piece(_))),
         Some(&BETWEEN) => message.get(BETWEEN_BYTES..).is_some_and(message::has_entries),
+        Some(&OPENED) => message.get(BETWEEN_BYTES + OPENING_BYTES..).is_some_and(message::has_entries),
         _ => message::has_entries(message),
     }
 }
@@ -183,10 +226,11 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Said, String> {
             };
             if rest.is_empty() { Ok(Said::Word(word)) } else { Err("something follows it".to_owned()) }
         }
-        Some(&BETWEEN) => {
+        Some(&form @ (BETWEEN | OPENED)) => {
             let mut left = &bytes[1..];
-            let directories = (number(&mut left)?, number(&mut left)?);
-            Ok(Said::Library(bytes.slice_ref(left), Some(directories)))
+            let opening = if form == OPENED { Some(number(&mut left)?) } else { None };
+            let (from, to) = (number(&mut left)?, number(&mut left)?);
+            Ok(Said::Library(bytes.slice_ref(left), Some(Directories { from, to, opening })))
         }
         _ => Ok(Said::Library(bytes.clone(), None)),
     }
@@ -236,7 +280,11 @@ mod tests {
         let offer = Offer { term: 3, number: 7, last: Last { number: 9, term: 2 } };
         let hello = Hello { knows: versions::OWN, directory: 5, yours: 6, last: 4, receives: true };
         let ask = Ask { offer: 7, at: cursor() };
-        for word in [Word::Hello(hello), Word::Offer(offer), Word::Ask(ask), Word::Piece(piece()), Word::Gone(7)] {
+        let opened = Opened { directory: 5, openings: vec![1, u64::MAX], last: 4, term: 2 };
+        let went_back = WentBack { directory: 5, opening: 1 };
+        let (opened, went_back) = (Word::Opened(opened), Word::WentBack(went_back));
+        let words = [Word::Hello(hello), Word::Offer(offer), Word::Ask(ask), Word::Piece(piece()), Word::Gone(7)];
+        for word in words.into_iter().chain([opened, went_back]) {
             let said = encode(&word).expect("writable");
             assert!(matches!(decode(&said), Ok(Said::Word(heard)) if heard == word), "{word:?}");
             for cut in 1..said.len() {
@@ -261,9 +309,13 @@ mod tests {
     fn a_message_of_the_library_is_handed_on_as_it_is() {
         let message = Bytes::from_static(b"\x01message");
         assert!(matches!(decode(&message), Ok(Said::Library(heard, None)) if heard == message));
-        let said = between((1, 2), &message);
-        assert!(matches!(decode(&said), Ok(Said::Library(heard, Some((1, 2)))) if heard == message));
-        assert!(decode(&said.slice(..9)).is_err());
+        for opening in [None, Some(3)] {
+            let directories = Directories { from: 1, to: 2, opening };
+            let said = between(directories, &message);
+            assert!(matches!(decode(&said), Ok(Said::Library(heard, Some(found)))
+                if heard == message && found == directories));
+            assert!(decode(&said.slice(..9)).is_err());
+        }
     }
 
     #[test]

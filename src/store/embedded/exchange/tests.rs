@@ -90,7 +90,8 @@ fn entries_and_pieces_are_bulk_and_nothing_else_is() {
     let piece = Piece::of(7, words::Cursor { keyspace: 1, after: None }, vec![1, 2, 3], true);
     let word = |word: &Word| words::encode(word).expect("writable");
     let of_library = |message: &Message| encoded(message).bytes;
-    let between = |message: &Message| words::between((5, 6), &of_library(message));
+    let between =
+        |message: &Message| words::between(words::Directories { from: 5, to: 6, opening: None }, &of_library(message));
     let bulk = [word(&Word::Piece(piece)), of_library(&append(2, 1, 10)), between(&append(2, 1, 10))];
     let vote = Message { msg_type: MessageType::MsgRequestVote, ..append(2, 1, 0) };
     let others = [

@@ -13,6 +13,7 @@
 //!   the log's checksums: then the directory is lost, and the member is replaced by one with an empty directory. A lie
 //!   that nobody finds out breaks the promises on which Raft rests; it is not simulated. So no more directories are
 //!   lost at a time than the members that vote can spare.
+//! - The directory of a member is replaced by an earlier copy that the others can tell: they know an opening since.
 //! - Processes die, also while they write, and begin with what their disk has.
 //! - A member that lacks what no log has any more receives a state piece by piece.
 //!
@@ -95,6 +96,7 @@ counts!(
     confirmed,
     answered,
     directories_lost,
+    went_back,
     added,
     given_votes,
     removed,
@@ -202,6 +204,8 @@ struct Simulation {
     directories: u64,
     /// The members whose directories were lost, and that are not replaced yet.
     lost: BTreeSet<u64>,
+    /// The members whose directories went back in time, which they were not told yet.
+    back: BTreeSet<u64>,
     /// Of a thousand steps, those in which a process dies, and in which something else goes wrong.
     crashes: u32,
     faults: u32,
@@ -212,7 +216,7 @@ impl Simulation {
         let mut random = StdRng::seed_from_u64(seed);
         let founders: Vec<u64> = (1..=if random.random() { 3 } else { 5 }).collect();
         let (flushes, keeps) = ([10, 50, 400][random.random_range(0..3)], [0, 5, 50][random.random_range(0..3)]);
-        let (crashes, faults) = (random.random_range(0..6), random.random_range(1..8));
+        let (crashes, faults) = (random.random_range(0..6), random.random_range(2..16));
         let world = World {
             seed,
             random,
@@ -231,8 +235,10 @@ impl Simulation {
             keeps,
             counts: Counts::default(),
         };
-        let (nodes, lost) = (BTreeMap::new(), BTreeSet::new());
-        let mut simulation = Self { world, nodes, founders: founders.clone(), directories: 0, lost, crashes, faults };
+        let (nodes, lost, back) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let directories = 0;
+        let mut simulation =
+            Self { world, nodes, founders: founders.clone(), directories, lost, back, crashes, faults };
         for number in founders.clone() {
             simulation.put_node(number, &founders);
         }
@@ -257,7 +263,7 @@ impl Simulation {
             return self.deliver();
         }
         if !node.is_running() {
-            node.start();
+            node.start(&mut self.world);
         }
         match self.world.random.random_range(0..1_000) {
             0..260 => {
@@ -362,7 +368,7 @@ impl Simulation {
             for _ in 0..500 {
                 self.step();
             }
-            if self.world.history.len() > begun && self.lost.is_empty() && self.is_one() {
+            if self.world.history.len() > begun && self.lost.is_empty() && self.back.is_empty() && self.is_one() {
                 return;
             }
         }

@@ -6,6 +6,10 @@ fn message(msg_type: MessageType, index: u64) -> Message {
     Message { msg_type, index, ..Message::default() }
 }
 
+fn between(from: u64, to: u64) -> Directories {
+    Directories { from, to, opening: None }
+}
+
 fn vote() -> Message {
     message(VOTE, 3)
 }
@@ -24,11 +28,11 @@ fn members_that_were_never_heard_of_are_taken_by_the_first_directory() {
     let mut one = others(10, false);
     assert_eq!(one.way(2, VOTE), Way::None, "a new directory speaks to nobody who may know another one");
     assert!(one.hear(2, None, hello(20, 0)) && !one.hear(2, None, hello(20, 0)));
-    assert_eq!(one.way(2, VOTE), Way::Between((10, 20)));
+    assert_eq!(one.way(2, VOTE), Way::Between(between(10, 20)));
     assert!(
-        one.admits(2, Some((20, 10)), &vote())
-            && !one.admits(2, Some((21, 10)), &vote())
-            && !one.admits(2, Some((20, 11)), &vote())
+        one.admits(2, Some(between(20, 10)), &vote())
+            && !one.admits(2, Some(between(21, 10)), &vote())
+            && !one.admits(2, Some(between(20, 11)), &vote())
     );
     let group = one.sealed(&SealedGroup::default()).expect("it knows more");
     assert_eq!(group.known, BTreeMap::from([(2, 20)]));
@@ -40,17 +44,23 @@ fn one_with_another_directory_is_taken_once_the_group_has_agreed_on_it() {
     let mut one = others(10, true);
     one.hear(2, None, hello(20, 10));
     assert!(one.hear(2, None, hello(21, 0)), "it is answered, so that it learns that it is not known");
-    assert_eq!((one.way(2, VOTE), one.admits(2, Some((21, 10)), &vote())), (Way::None, false));
+    assert_eq!((one.way(2, VOTE), one.admits(2, Some(between(21, 10)), &vote())), (Way::None, false));
     let of_leader = [MessageType::MsgAppend, MessageType::MsgHeartbeat];
-    assert!(of_leader.iter().all(|kind| one.admits(2, Some((21, 10)), &message(*kind, 3))), "it may lead by now");
-    assert_eq!(one.way(2, MessageType::MsgAppendResponse), Way::Between((10, 21)));
+    assert!(
+        of_leader.iter().all(|kind| one.admits(2, Some(between(21, 10)), &message(*kind, 3))),
+        "it may lead by now"
+    );
+    assert_eq!(one.way(2, MessageType::MsgAppendResponse), Way::Between(between(10, 21)));
     let mut two = others(21, false);
     two.hear(1, None, one.hello(2, 0, false));
     assert!(two.is_disowned && !two.is_admitted);
     let mut agreed = Membership::founded(&[1, 2]);
     agreed.seats.get_mut(&2).expect("a member").directory = 21;
     one.agree(1, &agreed);
-    assert_eq!((one.way(2, VOTE), one.admits(2, Some((21, 10)), &vote())), (Way::Between((10, 21)), true));
+    assert_eq!(
+        (one.way(2, VOTE), one.admits(2, Some(between(21, 10)), &vote())),
+        (Way::Between(between(10, 21)), true)
+    );
     two.hear(1, None, one.hello(2, 0, false));
     assert!(!two.is_disowned && two.is_admitted);
 }
@@ -72,11 +82,11 @@ fn one_that_is_known_by_its_directory_is_not_heard_without_it() {
     let mut one = others(10, true);
     assert!(one.admits(2, None, &vote()), "it may have a version that knows of none");
     one.hear(2, None, hello(20, 10));
-    assert!(!one.admits(2, None, &vote()) && one.admits(2, Some((20, 10)), &vote()));
+    assert!(!one.admits(2, None, &vote()) && one.admits(2, Some(between(20, 10)), &vote()));
     let group = one.sealed(&SealedGroup { directory: 10, ..SealedGroup::default() }).expect("it knows more");
     let mut again = Others::of(&group, Duration::from_secs(1));
-    assert_eq!(again.way(2, VOTE), Way::Between((10, 20)), "it has not heard of it again");
-    assert!(!again.admits(2, None, &vote()) && again.admits(2, Some((20, 10)), &vote()));
+    assert_eq!(again.way(2, VOTE), Way::Between(between(10, 20)), "it has not heard of it again");
+    assert!(!again.admits(2, None, &vote()) && again.admits(2, Some(between(20, 10)), &vote()));
     let mut silent = Others::of(&group, Duration::ZERO);
     assert!(silent.admits(2, None, &vote()), "it may have gone back to a version that knows of none");
 }
@@ -143,10 +153,10 @@ fn one_that_joins_takes_the_identity_that_its_leader_says_and_no_former_one_of_t
     let before = Membership { identity: Some(former), ..Membership::founded(&[1, 2, 3]) };
     one.agree(4, &before);
     one.hear(5, Some(present), hello(50, 10));
-    assert!(one.takes(5, Some(present), Some((50, 10)), &vote()));
+    assert!(one.takes(5, Some(present), Some(between(50, 10)), (&vote(), 3)));
     assert_eq!(one.identity(), None, "a candidate may be of long ago");
-    assert!(!one.takes(5, Some(former), Some((50, 11)), &message(MessageType::MsgAppend, 3)));
-    assert!(one.takes(5, Some(present), Some((50, 10)), &message(MessageType::MsgAppend, 3)));
+    assert!(!one.takes(5, Some(former), Some(between(50, 11)), (&message(MessageType::MsgAppend, 3), 3)));
+    assert!(one.takes(5, Some(present), Some(between(50, 10)), (&message(MessageType::MsgAppend, 3), 3)));
     one.agree(4, &before);
     assert_eq!(one.identity(), Some(present));
     assert!(!one.may_be_ours(1, Some(former)) && one.may_be_ours(5, Some(present)));

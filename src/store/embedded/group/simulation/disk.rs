@@ -12,11 +12,12 @@ use rand::rngs::StdRng;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::super::entry::{self, has_members};
-use super::super::super::kept::{Earlier, Last, Offered, entry_of};
+use super::super::super::kept::{Earlier, Last, Offered, entry_of, term_of};
 use super::super::super::log::AppendError;
+use super::super::super::openings;
 use super::super::super::seal::{SealedGroup, Vote};
 use super::super::super::words::{Ask, Offer, Piece, Word};
-use super::super::{Committed, Durable, term_of};
+use super::super::{Committed, Durable};
 use crate::store::Membership;
 
 /// The most frames that are read from the log at once.
@@ -73,6 +74,7 @@ enum Fault {
 }
 
 /// A disk, and what its member keeps in memory about it.
+#[derive(Clone)]
 pub(super) struct Files {
     pub(super) group: SealedGroup,
     pub(super) vote: Vote,
@@ -212,13 +214,19 @@ impl Disk {
         })))
     }
 
+    /// Returns a copy of the disk.
+    pub(super) fn copy(&self) -> Self {
+        Self(Arc::new(Mutex::new(self.files().clone())))
+    }
+
     pub(super) fn files(&self) -> MutexGuard<'_, Files> {
         self.0.lock()
     }
 
-    /// Returns what a member is started with that finds this disk.
-    pub(super) fn open(&self) -> (Vote, State, Vec<Entry>) {
+    /// Returns what a member is started with that finds this disk, which is opened with this number.
+    pub(super) fn open(&self, opening: u64) -> (Vote, State, Vec<Entry>) {
         let mut files = self.files();
+        openings::add(&mut files.group.openings, opening);
         files.applied = files.flushed.last.number;
         let entry = |(number, frame): (u64, &Bytes)| entry_of(number, frame.clone()).expect("an entry");
         let entries: Vec<Entry> = files.behind(files.flushed.last.number).map(entry).collect();

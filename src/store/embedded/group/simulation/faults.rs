@@ -13,7 +13,7 @@ impl Simulation {
     pub(super) fn go_wrong(&mut self, number: u64) {
         let Some(node) = self.nodes.get_mut(&number) else { return };
         let world = &mut self.world;
-        match world.random.random_range(0..8) {
+        match world.random.random_range(0..16) {
             0 | 1 => {
                 let all: Vec<u64> = self.nodes.keys().copied().collect();
                 let apart: BTreeSet<u64> = all.iter().copied().filter(|_| world.random.random()).collect();
@@ -32,13 +32,15 @@ impl Simulation {
                 world.counts.stalls += 1;
             }
             3 => node.pace = world.random.random_range(0..=4),
+            7..9 => node.copy = Some(node.disk.copy()),
             4 => node.disk.files().is_full = true,
             5 => node.disk.files().fails = Some((world.random.random_range(0..10), world.random.random())),
             6 => {
                 // The power goes out everywhere.
                 self.nodes.values_mut().for_each(|node| node.crash(&mut self.world));
             }
-            _ if self.may_be_lost(number) => self.lose(number),
+            9..14 if self.may_be_lost(number) => self.put_back(number),
+            14.. if self.may_be_lost(number) => self.lose(number),
             _ => {}
         }
     }
@@ -81,7 +83,7 @@ impl Simulation {
             let Some(node) = self.nodes.get(voter) else { return false };
             // The directory of a founder has its number.
             let agreed = of.seats.get(voter).map(|seat| seat.directory).filter(|agreed| *agreed != 0);
-            *voter != number && node.directory() == agreed.unwrap_or(*voter)
+            *voter != number && !self.back.contains(voter) && node.directory() == agreed.unwrap_or(*voter)
         };
         // Whatever members those that are left begin with.
         let goes_on = |of: &Membership| {
@@ -91,6 +93,7 @@ impl Simulation {
             of.seats.is_empty() || there * 2 > of.that_vote(true).count() + given
         };
         !self.lost.contains(&number)
+            && !self.back.contains(&number)
             && [0, directory].contains(&seat.directory)
             && (seat.directory != 0 || self.is_known_to(number, |_| true))
             && goes_on(members)
@@ -117,5 +120,24 @@ impl Simulation {
             && self.world.random.random();
         self.put_node(number, if is_founder { &founders } else { &[] });
         self.lost.insert(number);
+    }
+
+    /// Puts an earlier copy in the place of the directory of a member, where all others can tell: they know that it was
+    /// opened since.
+    fn put_back(&mut self, number: u64) {
+        let node = &self.nodes[&number];
+        let Some(before) = node.copy.as_ref().map(|copy| copy.files().group.clone()) else { return };
+        let now = node.disk.files().group.clone();
+        let last = now.openings.last().copied();
+        let knows = |node: &Node| {
+            let opened = node.disk.files().group.opened.get(&number).cloned();
+            opened.is_some_and(|opened| opened.openings.last().copied() == last)
+        };
+        let is_known = self.seated().all(|node| node.number == number || knows(node));
+        if before.directory == now.directory && before.openings.last().copied() != last && is_known {
+            self.world.counts.went_back += 1;
+            self.nodes.entry(number).and_modify(Node::put_back);
+            self.back.insert(number);
+        }
     }
 }

@@ -29,6 +29,9 @@ const ENDLESS: Duration = Duration::from_secs(1 << 30);
 /// After how many ticks a member says who it is.
 const HELLO_TICKS: u64 = 10;
 
+/// After how many ticks a leader writes what the others have acknowledged into the log.
+const NOTE_TICKS: u64 = 60;
+
 /// A member that has asked for nothing of a state for so many ticks, and says that it receives none, has given it up.
 const GIVEN_UP_TICKS: u64 = 15;
 
@@ -53,11 +56,13 @@ pub(super) struct Node {
     pub(super) wakes: u64,
     /// In how many of four ticks of the others its clock ticks.
     pub(super) pace: u32,
+    /// A copy of its directory.
+    pub(super) copy: Option<Disk>,
 }
 
 impl Node {
     pub(super) fn new(number: u64, disk: Disk, peers: Vec<u64>) -> Self {
-        Self { number, disk, peers, running: None, wakes: 0, pace: 4 }
+        Self { number, disk, peers, running: None, wakes: 0, pace: 4, copy: None }
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -104,7 +109,15 @@ impl Node {
         let Some(Running { member, others, state, receiving, .. }) = &self.running else {
             return lines.remove(0) + ", dead";
         };
-        lines.push(format!("{:?}, applied {:?}, disowned {}", member.position(), state.last, others.is_disowned));
+        lines.push(format!(
+            "{:?}, applied {:?}, disowned {}, went back {}, openings {:?} and {:?}",
+            member.position(),
+            state.last,
+            others.is_disowned,
+            others.went_back,
+            files.group.openings,
+            files.group.opened
+        ));
         lines.push(format!("members {:?}", member.members().seats));
         lines.extend(
             receiving.iter().map(|of| format!("receives piece {} of {:?} from {}", of.next, of.offer, of.from)),
@@ -116,13 +129,19 @@ impl Node {
         lines.join("\n    ")
     }
 
+    /// Returns whether its process was told that its directory went back in time.
+    pub(super) fn went_back(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.others.went_back)
+    }
+
     /// Starts its process with what its disk has.
-    pub(super) fn start(&mut self) {
-        let (vote, state, entries) = self.disk.open();
+    pub(super) fn start(&mut self, world: &mut World) {
+        let (vote, state, entries) = self.disk.open(world.random.random());
         let earlier = Box::new(self.disk.clone());
         let member =
             Member::new(self.number, state.members.clone(), vote, state.last, entries, Some(earlier)).expect("it fits");
-        let mut others = Others::of(&self.disk.files().group, ENDLESS);
+        let had = self.disk.files().last();
+        let mut others = Others::of(&self.disk.files().group, ENDLESS).opened_with(had, vote.term);
         others.agree(self.number, &state.members);
         self.running = Some(Running {
             member,
@@ -141,6 +160,13 @@ impl Node {
         self.disk.files().crash(&mut world.random);
         self.wakes = world.now + world.random.random_range(0..300);
         world.counts.crashes += 1;
+    }
+
+    /// Puts the copy, if there is one, in the place of its directory, while its process is dead.
+    pub(super) fn put_back(&mut self) {
+        if let Some(copy) = self.copy.take() {
+            (self.running, self.disk) = (None, copy);
+        }
     }
 
     /// Lets its clock tick.
@@ -193,7 +219,23 @@ impl Node {
             if let Some(next) = next {
                 self.propose_members(&next, world);
             }
+            self.note_acknowledged(world);
         }
+    }
+
+    fn note_acknowledged(&mut self, world: &mut World) {
+        let Some(running) = self.running.as_mut().filter(|running| running.leads()) else { return };
+        if !running.others.take_unnoted() && running.ticks % NOTE_TICKS > 0 {
+            return;
+        }
+        let committed = running.member.position().committed;
+        let has = |number| running.member.acknowledged(number).map(|last| last.number.min(committed));
+        let all = running.others.to_note(has);
+        if all.is_empty() {
+            return;
+        }
+        let proposed = running.member.propose_acknowledged(&all, &mut self.disk.clone());
+        self.has_proposed(proposed, world);
     }
 
     /// Asks for a piece of a state again, or gives that up.
@@ -218,7 +260,7 @@ impl Node {
         match said {
             Said::Library(bytes, directories) => {
                 let message = message::decode(&MemberMessage { bytes, ..message }).expect("readable");
-                if running.others.takes(from, identity, directories, &message) {
+                if running.others.takes(from, identity, directories, (&message, running.member.last())) {
                     running.member.step(message);
                 }
             }
@@ -252,6 +294,13 @@ impl Node {
                 let answer = self.disk.answer(from, ask, running.ticks);
                 running.say(self.number, from, &answer, world);
             }
+            Said::Word(Word::Opened(opened)) => {
+                let acknowledged = running.member.acknowledged(from);
+                if let Err(went_back) = running.others.hear_opened(from, &opened, acknowledged) {
+                    running.say(self.number, from, &Word::WentBack(went_back), world);
+                }
+            }
+            Said::Word(Word::WentBack(said)) => running.others.hear_went_back(from, &said),
             Said::Word(Word::Piece(piece)) => return self.receive(from, piece, world),
             Said::Word(Word::Gone(offer)) => {
                 running.receiving.take_if(|receiving| receiving.offer.number == offer);
@@ -378,6 +427,7 @@ impl Node {
             if position.is_leader {
                 running.others.adopt(running.member.members().identity);
             }
+            progress.acknowledged.iter().for_each(|said| running.others.note(said));
         }
         running.send(self.number, &self.disk, messages, world);
         running.calls.progress(&progress.committed, progress.confirmed, &mut world.counts);

@@ -12,6 +12,14 @@ impl Simulation {
     /// Changes the members, as somebody does who looks after the group.
     pub(super) fn operate(&mut self) {
         let members = Arc::clone(&self.world.members);
+        for number in self.back.clone() {
+            let node = self.nodes.get(&number);
+            if node.is_none_or(Node::went_back) {
+                self.back.remove(&number);
+                self.put_node(number, &[]);
+                self.lost.insert(number);
+            }
+        }
         for (number, seat) in &members.seats {
             if !self.nodes.contains_key(number) {
                 self.put_node(*number, &[]);
@@ -27,7 +35,7 @@ impl Simulation {
             let change = MemberChange::Replace { member };
             return self.with_leader(|node, world| node.change(&change, world));
         }
-        if self.world.is_calm {
+        if self.world.is_calm || !self.back.is_empty() {
             return;
         }
         let number = self.world.random.random_range(1..=HIGHEST);

@@ -85,6 +85,9 @@ impl Running {
     pub(super) fn greet(&self, from: u64, to: u64, world: &mut World) {
         let hello = self.others.hello(to, self.member.last(), self.receiving.is_some());
         self.say(from, to, &Word::Hello(hello), world);
+        if let Some(opened) = self.others.opened(to) {
+            self.say(from, to, &Word::Opened(opened.clone()), world);
+        }
     }
 
     /// Sends messages as the exchange does.
