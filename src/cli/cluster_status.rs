@@ -7,6 +7,7 @@ use futures::future::join_all;
 use serde::Serialize;
 use tokio::time::timeout;
 
+use super::accept_copy::{self, AcceptCopyArgs};
 use super::failure::Failure;
 use super::force_alone::{self, ForceAloneArgs};
 use super::layout::Column;
@@ -51,6 +52,7 @@ enum Action {
     /// Hand the lead over to another member
     Transfer(TransferArgs),
     ForceAlone(ForceAloneArgs),
+    AcceptCopy(AcceptCopyArgs),
 }
 
 #[derive(Debug, Args)]
@@ -116,6 +118,7 @@ pub(super) async fn run(command: ClusterCommand, settings: Settings) -> Result<(
         Action::Replace(MemberArgs { member, answer }) => (ChangeCluster::Replace { member }, answer),
         Action::Transfer(TransferArgs { member, answer }) => (ChangeCluster::Transfer { member }, answer),
         Action::ForceAlone(args) => return force_alone::run(args, settings).await,
+        Action::AcceptCopy(args) => return accept_copy::run(args, settings),
     };
     let client = answer.connect(&settings.client)?;
     let leaves = match &change {

@@ -64,8 +64,12 @@ pub(super) async fn run(args: ForceAloneArgs, settings: Settings) -> Result<(), 
     let Some((cluster, member)) = member_of(&directory).map_err(Failure::failed)? else {
         return Err(Failure::Failed(format!("{} is not the directory of a member of a cluster", directory.display())));
     };
-    if !args.yes && !confirmed(&cluster, member)? {
-        return Err(Failure::Failed("nothing was changed".to_owned()));
+    let what = format!(
+        "member {member} is to go on without the other members of the cluster `{cluster}`. What only they had is LOST, \
+         and none of them may ever run again"
+    );
+    if !args.yes {
+        confirm(&cluster, &what, "force-alone")?;
     }
     let store = Arc::new(open(&directory, cluster.clone(), member)?);
     let done = go_on(&store, &cluster, member).await;
@@ -77,22 +81,24 @@ pub(super) async fn run(args: ForceAloneArgs, settings: Settings) -> Result<(), 
     ))
 }
 
-fn confirmed(cluster: &str, member: u64) -> Result<bool, Failure> {
+/// Asks whoever is at the terminal to type the name of the cluster, before the action is done that says `what`.
+///
+/// # Errors
+/// That nobody is there, or has typed something else.
+pub(super) fn confirm(cluster: &str, what: &str, action: &str) -> Result<(), Failure> {
     if !stdin().is_terminal() {
-        return Err(Failure::Usage(
-            "what only the lost members had is lost with this: read `leasehold cluster force-alone --help`, and say \
-             --yes"
-                .to_owned(),
-        ));
+        return Err(Failure::Usage(format!(
+            "something acknowledged may be lost with this: read `leasehold cluster {action} --help`, and say --yes"
+        )));
     }
-    complain(&format!(
-        "member {member} is to go on without the other members of the cluster `{cluster}`. What only they had is LOST, \
-         and none of them may ever run again. Type the name of the cluster to go on:"
-    ));
+    complain(&format!("{what}. Type the name of the cluster to go on:"));
     let mut answer = String::new();
     let read = stdin().lock().read_line(&mut answer);
     read.map_err(|error| Failure::Failed(format!("cannot read the answer: {error}")))?;
-    Ok(answer.trim() == cluster)
+    match answer.trim() == cluster {
+        true => Ok(()),
+        false => Err(Failure::Failed("nothing was changed".to_owned())),
+    }
 }
 
 fn open(directory: &Path, cluster: String, member: u64) -> Result<EmbeddedStore, Failure> {

@@ -5,6 +5,7 @@
 //! `monitor` have in common), [`managing`] (what they do beside answering calls), [`leading`] (when a member of a group
 //! does), [`cluster`] and [`members`] (how such processes call each other) and [`engine`] (which store is opened).
 
+mod accept_copy;
 mod audit;
 mod bench;
 mod change;

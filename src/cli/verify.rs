@@ -71,4 +71,5 @@ pub(super) fn run(args: VerifyArgs, settings: Settings) -> Result<(), Failure> {
 
 const ADVICE: &str = "\
 Keep a copy of the directory as it is, and restore the whole directory from a backup or a snapshot of the disk: its \
-files belong together. Check the disk.";
+files belong together. A member of a cluster begins again with an empty directory instead: see `leasehold cluster \
+replace --help`. Check the disk.";

@@ -5,6 +5,7 @@ mod amending;
 mod asking;
 mod audit;
 mod changing;
+mod copied;
 mod events;
 mod everyday;
 mod leftovers;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use leasehold::client::Client;
@@ -17,14 +17,14 @@ use crate::servers::ports;
 const SECRET: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 
 /// Servers of one cluster in a directory, by their numbers.
-struct Cluster {
-    place: tempfile::TempDir,
+pub(super) struct Cluster {
+    pub(super) place: tempfile::TempDir,
     ports: BTreeMap<u64, u16>,
     running: BTreeMap<u64, Started>,
 }
 
 impl Cluster {
-    fn of_three() -> Self {
+    pub(super) fn of_three() -> Self {
         let place = tempfile::tempdir().expect("a directory");
         let ports = (1..=5).map(|number| (number, ports::free())).collect();
         let mut cluster = Self { place, ports, running: BTreeMap::new() };
@@ -32,15 +32,32 @@ impl Cluster {
         cluster
     }
 
-    fn url(&self, number: u64) -> String {
+    pub(super) fn url(&self, number: u64) -> String {
         format!("http://127.0.0.1:{}", self.ports[&number])
     }
 
-    fn data(&self, number: u64) -> PathBuf {
+    pub(super) fn data(&self, number: u64) -> PathBuf {
         self.place.path().join(format!("data-{number}"))
     }
 
-    fn start(&mut self, number: u64, more: &[&str]) {
+    pub(super) fn start(&mut self, number: u64, more: &[&str]) {
+        let log = self.log(number);
+        let log = File::options().create(true).append(true).open(log).expect("the log can be written");
+        let started = Started::of(self.command(number, more).stdout(Stdio::null()).stderr(log));
+        self.running.insert(number, started);
+    }
+
+    /// Starts a member that refuses to run, and returns what it says.
+    pub(super) fn start_in_vain(&self, number: u64) -> String {
+        let mut command = self.command(number, &[]);
+        tokio::task::block_in_place(|| Started::of(&mut command).end()).expect(1).said()
+    }
+
+    fn log(&self, number: u64) -> PathBuf {
+        self.place.path().join(format!("{number}.log"))
+    }
+
+    fn command(&self, number: u64, more: &[&str]) -> Command {
         // Those that found the cluster, and the member itself.
         let peers: Vec<String> =
             (1..=3).chain((number > 3).then_some(number)).map(|peer| format!("{peer}={}", self.url(peer))).collect();
@@ -50,25 +67,26 @@ impl Cluster {
         let arguments =
             ["serve", "--cluster-name", "night", "--member", &member, "--peers", &peers, "--listen", &listen];
         let arguments = arguments.into_iter().chain(["--cluster-secret", SECRET]).chain(more.iter().copied());
-        let log = File::options().create(true).append(true).open(self.place.path().join(format!("{member}.log")));
         let data = data.to_str().expect("a name that is text");
-        let mut command = leasehold(self.place.path(), arguments.chain(["--data-dir", data]));
-        let started = Started::of(command.stdout(Stdio::null()).stderr(log.expect("the log can be written")));
-        self.running.insert(number, started);
+        leasehold(self.place.path(), arguments.chain(["--data-dir", data]))
     }
 
-    fn end(&mut self, number: u64, signal: Signal) {
+    pub(super) fn signal(&mut self, number: u64, signal: Signal) {
+        self.running.get_mut(&number).expect("it runs").signal(signal);
+    }
+
+    pub(super) fn end(&mut self, number: u64, signal: Signal) {
         let mut ended = self.running.remove(&number).expect("it runs");
         ended.signal(signal);
         tokio::task::block_in_place(|| ended.end());
     }
 
-    fn client(&self, number: u64) -> Client {
+    pub(super) fn client(&self, number: u64) -> Client {
         Client::new(&self.url(number), None).expect("a client")
     }
 
     /// Waits until a member says this of where it stands.
-    async fn says(&self, number: u64, what: &str, is_so: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
+    pub(super) async fn says(&self, number: u64, what: &str, is_so: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
         let deadline = Instant::now() + DEADLINE;
         loop {
             let said = self.client(number).with_max_retries(0).cluster().await;
@@ -80,13 +98,13 @@ impl Cluster {
         }
     }
 
-    async fn leader(&self, asked: u64) -> u64 {
+    pub(super) async fn leader(&self, asked: u64) -> u64 {
         let runs = |status: &ClusterStatus| status.leader.is_some_and(|leader| self.running.contains_key(&leader));
         self.says(asked, "who leads", runs).await.leader.expect("it was looked at")
     }
 
     /// Hands the lead over, as often as it takes.
-    async fn have_lead(&self, to: u64, asked: u64) {
+    pub(super) async fn have_lead(&self, to: u64, asked: u64) {
         let deadline = Instant::now() + DEADLINE;
         while self.leader(asked).await != to {
             self.cluster(&["transfer", &to.to_string()], asked);
@@ -94,13 +112,13 @@ impl Cluster {
         }
     }
 
-    fn cluster(&self, arguments: &[&str], asked: u64) -> Ended {
+    pub(super) fn cluster(&self, arguments: &[&str], asked: u64) -> Ended {
         let url = self.url(asked);
         let arguments = ["cluster"].into_iter().chain(arguments.iter().copied()).chain(["--server", &url]);
         tokio::task::block_in_place(|| run(self.place.path(), arguments))
     }
 
-    async fn submit(&self, through: u64, count: usize) -> Vec<String> {
+    pub(super) async fn submit(&self, through: u64, count: usize) -> Vec<String> {
         let client = self.client(through);
         let mut ids = Vec::new();
         for _ in 0..count {
@@ -109,7 +127,7 @@ impl Cluster {
         ids
     }
 
-    async fn has(&self, number: u64, ids: &[String]) {
+    pub(super) async fn has(&self, number: u64, ids: &[String]) {
         for id in ids {
             assert_eq!(self.client(number).job(id).await.expect("the job is there").id, *id);
         }
@@ -117,7 +135,7 @@ impl Cluster {
 }
 
 /// Says that a member is hindered by these others, for this reason.
-fn is_hindered(status: &ClusterStatus, by: &[u64], reason: HindranceReason) -> bool {
+pub(super) fn is_hindered(status: &ClusterStatus, by: &[u64], reason: HindranceReason) -> bool {
     status
         .hindrances
         .iter()
