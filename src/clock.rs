@@ -3,6 +3,7 @@
 //! Nothing below the services reads a clock. Transitions and the store's state machine get `now` as an argument, so
 //! that tests choose it and a replay gives the same answer. [`ticks`] tell services when to look.
 
+mod awake;
 mod compared;
 mod continued;
 pub mod ticks;
@@ -19,6 +20,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
+pub use awake::{AwakeClock, AwakeInstant, AwakeTime, LONGEST_STEP, Mark, TICK};
 pub use compared::{ComparedClock, Reading};
 pub use continued::ContinuedClock;
 pub use words::{in_words, relative};
@@ -170,6 +172,16 @@ pub trait Clock: Send + Sync + 'static {
     fn offset(&self) -> Option<Offset> {
         None
     }
+
+    /// Returns by how much the machine's clock was set back, while this one waits for it.
+    fn set_back_by(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Returns how much awake time has passed at which times by this clock: all of it, where nobody counts it.
+    fn awake(&self) -> AwakeTime {
+        AwakeTime::whole(self.now())
+    }
 }
 
 /// The machine's wall clock, which never runs backwards within the process: after a backward jump it stands still
@@ -201,6 +213,11 @@ impl ManualClock {
     /// Advances the clock by the duration `by`.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(signed_millis(by), Ordering::SeqCst);
+    }
+
+    /// Sets the clock back by the duration `by`.
+    pub fn turn_back(&self, by: Duration) {
+        self.0.fetch_sub(signed_millis(by), Ordering::SeqCst);
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Clock, Offset, Timestamp, signed_millis};
+use super::{AwakeTime, Clock, Offset, Timestamp, signed_millis};
 
 /// How long a comparison is good for.
 const GOOD_FOR: Duration = Duration::from_secs(60);
@@ -91,6 +91,14 @@ impl Reading {
 impl Clock for ComparedClock {
     fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    fn awake(&self) -> AwakeTime {
+        self.clock.awake()
+    }
+
+    fn set_back_by(&self) -> Duration {
+        self.clock.set_back_by()
     }
 
     fn offset(&self) -> Option<Offset> {

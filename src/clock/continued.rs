@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Clock, Timestamp};
+use super::{Clock, Offset, Timestamp};
 
 /// A machine's clock that never shows less than a time that was written before.
 ///
@@ -49,6 +49,14 @@ impl Clock for ContinuedClock {
         let (floor, since) = *self.floor.lock();
         let passed = (self.monotonic)().saturating_duration_since(since);
         self.clock.now().max(floor.plus(passed / 2))
+    }
+
+    fn set_back_by(&self) -> Duration {
+        self.clock.set_back_by() + self.now().since(self.clock.now())
+    }
+
+    fn offset(&self) -> Option<Offset> {
+        self.clock.offset()
     }
 }
 

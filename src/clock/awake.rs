@@ -1,0 +1,265 @@
+//! Awake time: how much of the time a process was awake, so that it could hear others and be heard.
+//!
+//! What is promised for a while (a lease, a time limit) must not end while nobody could do anything about it: while the
+//! machine sleeps, the process is stopped, a virtual machine is paused, or everything waits for the processor. None of
+//! these is asked for. One thread moves a counter on every [`TICK`], by what has passed on the monotonic clock and by
+//! [`LONGEST_STEP`] at most: whatever kept it from running for longer has not counted.
+//!
+//! Times in documents are those of the wall clock. [`AwakeTime`] says how much awake time had passed at which of them:
+//! a time that the wall clock has skipped has no awake time in it, and one that it was kept from showing has none
+//! either. So a jump of the wall clock ends nothing early.
+
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::{Clock, Offset, Timestamp, signed_millis};
+
+/// How often the counter is moved on.
+pub const TICK: Duration = Duration::from_millis(100);
+/// By how much the counter is moved on at most. A longer time between two ticks is a gap.
+pub const LONGEST_STEP: Duration = Duration::from_secs(1);
+/// How many marks are kept at most. Those in between are on the line between their neighbours, or closest to it.
+const MAX_MARKS: usize = 64;
+/// How far a mark may be from that line, in milliseconds, to be left out: what times cut off to the millisecond are
+/// short of.
+const ON_THE_LINE: i64 = 3;
+
+/// A moment, by the awake time that has passed. Only moments of one [`AwakeTime`] can be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AwakeInstant(i64);
+
+impl AwakeInstant {
+    /// Adds `duration`.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(signed_millis(duration)))
+    }
+
+    /// Returns the awake time since `earlier`; zero when this is not later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+/// How much awake time had passed when the clock showed a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The time by the clock.
+    pub at: Timestamp,
+    /// The awake time, in milliseconds, counted from any moment.
+    pub awake_ms: i64,
+}
+
+/// How much awake time had passed at each time by a clock, as far as it is known: between two marks it has passed
+/// evenly, and before the first one all time was awake time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwakeTime {
+    /// The marks by time, at least one.
+    marks: Vec<Mark>,
+    /// When the latest gap was over.
+    resumed: Option<AwakeInstant>,
+}
+
+impl AwakeTime {
+    /// Returns the awake time of a process that was awake all the time until now.
+    #[must_use]
+    pub fn whole(now: Timestamp) -> Self {
+        Self { marks: vec![Mark { at: now, awake_ms: 0 }], resumed: None }
+    }
+
+    /// Returns the awake time of a process that begins now: what was before it is a gap.
+    #[must_use]
+    pub fn beginning(now: Timestamp) -> Self {
+        let whole = Self::whole(now);
+        Self { resumed: Some(whole.now()), ..whole }
+    }
+
+    /// Goes on to `now`, after so much awake time.
+    pub fn go_on(&mut self, now: Timestamp, awake: Duration) {
+        let last = self.last();
+        // Documents never go back in time, nor does the clock that stamps them.
+        let mark = Mark { at: now.max(last.at), awake_ms: last.awake_ms.saturating_add(signed_millis(awake)) };
+        self.marks.push(mark);
+        self.thin_out();
+    }
+
+    /// Takes note of that a gap is over.
+    pub fn resume(&mut self) {
+        self.resumed = Some(self.now());
+    }
+
+    /// Returns this moment.
+    #[must_use]
+    pub fn now(&self) -> AwakeInstant {
+        AwakeInstant(self.last().awake_ms)
+    }
+
+    /// Returns when the latest gap was over, if there was one.
+    #[must_use]
+    pub const fn resumed(&self) -> Option<AwakeInstant> {
+        self.resumed
+    }
+
+    /// Returns the moment at which the clock showed this time, the latest one if it did so for a while; a time that is
+    /// to come counts as now.
+    #[must_use]
+    pub fn at(&self, time: Timestamp) -> AwakeInstant {
+        AwakeInstant(at(&self.marks, time))
+    }
+
+    /// Returns the awake time since the clock showed this time.
+    #[must_use]
+    pub fn since(&self, time: Timestamp) -> Duration {
+        self.now().since(self.at(time))
+    }
+
+    /// Returns the marks, for a process that comes after this one.
+    #[must_use]
+    pub fn marks(&self) -> &[Mark] {
+        &self.marks
+    }
+
+    /// Returns this awake time from `since` on only, after that of an earlier process, whose marks these are. What is
+    /// between the two is a gap. Where all time was awake time, that of earlier processes was as well.
+    #[must_use]
+    pub fn after(&self, earlier: &[Mark], since: Option<Timestamp>) -> Self {
+        if self.resumed.is_none() {
+            return self.clone();
+        }
+        let first = since.unwrap_or(Timestamp::MIN).max(self.marks[0].at).min(self.last().at);
+        let began = at(&self.marks, first);
+        let own = self.marks.iter().filter(|mark| mark.at > first).copied();
+        let own = std::iter::once(Mark { at: first, awake_ms: began }).chain(own);
+        if earlier.is_empty() {
+            return Self { marks: own.collect(), resumed: self.resumed };
+        }
+        let by = began.saturating_sub(at(earlier, first));
+        let earlier = earlier.iter().filter(|mark| mark.at < first);
+        let shifted = earlier.map(|mark| Mark { awake_ms: mark.awake_ms.saturating_add(by), ..*mark });
+        let mut joined = Self { marks: shifted.collect(), resumed: self.resumed.max(Some(AwakeInstant(began))) };
+        for mark in own {
+            joined.marks.push(mark);
+            joined.thin_out();
+        }
+        joined
+    }
+
+    fn last(&self) -> Mark {
+        self.marks[self.marks.len() - 1]
+    }
+
+    /// Leaves out the last mark but one if it says nothing, and the one that says least if there are too many.
+    fn thin_out(&mut self) {
+        let count = self.marks.len();
+        if count >= 3 && self.off_the_line(count - 2) <= ON_THE_LINE {
+            self.marks.remove(count - 2);
+        }
+        if self.marks.len() > MAX_MARKS
+            && let Some(least) = (1..self.marks.len() - 1).min_by_key(|place| self.off_the_line(*place))
+        {
+            self.marks.remove(least);
+        }
+    }
+
+    /// Returns how far a mark is from the line between its neighbours.
+    fn off_the_line(&self, place: usize) -> i64 {
+        let (before, mark, after) = (self.marks[place - 1], self.marks[place], self.marks[place + 1]);
+        between(before, after, mark.at).abs_diff(mark.awake_ms).try_into().unwrap_or(i64::MAX)
+    }
+}
+
+fn at(marks: &[Mark], time: Timestamp) -> i64 {
+    let later = marks.partition_point(|mark| mark.at <= time);
+    match (later.checked_sub(1).map(|place| marks[place]), marks.get(later)) {
+        (Some(before), Some(after)) => between(before, *after, time),
+        (Some(last), None) => last.awake_ms,
+        (None, Some(first)) => first.awake_ms.saturating_sub(signed_millis(first.at.since(time))),
+        (None, None) => 0,
+    }
+}
+
+/// Returns the awake time at a time between two marks.
+fn between(before: Mark, after: Mark, time: Timestamp) -> i64 {
+    let [whole, part] = [after.at, time].map(|time| i128::from(time.as_millis()) - i128::from(before.at.as_millis()));
+    if whole == 0 {
+        return after.awake_ms;
+    }
+    let awake = i128::from(after.awake_ms) - i128::from(before.awake_ms);
+    i64::try_from(i128::from(before.awake_ms) + awake * part / whole).unwrap_or(before.awake_ms)
+}
+
+/// A clock, and the awake time of this process by it.
+pub struct AwakeClock {
+    clock: Arc<dyn Clock>,
+    monotonic: Arc<dyn Fn() -> Instant + Send + Sync>,
+    awake: Mutex<(AwakeTime, Instant)>,
+}
+
+impl AwakeClock {
+    /// Creates a clock with a thread that counts awake time for as long as the clock is there.
+    #[must_use]
+    pub fn start(clock: Arc<dyn Clock>) -> Arc<Self> {
+        let this = Arc::new(Self::timed_by(clock, Arc::new(Instant::now)));
+        let counted = Arc::downgrade(&this);
+        let counting = thread::Builder::new().name("awake".to_owned()).spawn(move || count(&counted));
+        if let Err(error) = counting {
+            tracing::error!(%error, "awake time is not counted: no lease and no time limit ends");
+        }
+        this
+    }
+
+    /// Creates such a clock without a thread, which goes by the given monotonic clock, for tests.
+    #[must_use]
+    pub fn timed_by(clock: Arc<dyn Clock>, monotonic: Arc<dyn Fn() -> Instant + Send + Sync>) -> Self {
+        let awake = Mutex::new((AwakeTime::beginning(clock.now()), monotonic()));
+        Self { clock, monotonic, awake }
+    }
+
+    /// Counts what has passed since the last tick.
+    pub fn tick(&self) {
+        let mut awake = self.awake.lock();
+        let (now, monotonic) = (self.clock.now(), (self.monotonic)());
+        let (time, last) = &mut *awake;
+        let passed = monotonic.saturating_duration_since(*last);
+        let skipped = now.since(time.last().at).saturating_sub(passed);
+        time.go_on(now, passed.min(LONGEST_STEP));
+        if passed > LONGEST_STEP || skipped > LONGEST_STEP {
+            time.resume();
+        }
+        *last = monotonic;
+    }
+}
+
+fn count(clock: &Weak<AwakeClock>) {
+    loop {
+        thread::sleep(TICK);
+        let Some(clock) = clock.upgrade() else { return };
+        clock.tick();
+    }
+}
+
+impl Clock for AwakeClock {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn set_back_by(&self) -> Duration {
+        self.clock.set_back_by()
+    }
+
+    fn offset(&self) -> Option<Offset> {
+        self.clock.offset()
+    }
+
+    fn awake(&self) -> AwakeTime {
+        self.awake.lock().0.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests;
