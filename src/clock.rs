@@ -6,6 +6,7 @@
 mod awake;
 mod compared;
 mod continued;
+mod system;
 pub mod ticks;
 mod words;
 
@@ -23,6 +24,7 @@ use utoipa::ToSchema;
 pub use awake::{AwakeClock, AwakeInstant, AwakeTime, LONGEST_STEP, Mark, TICK};
 pub use compared::{ComparedClock, Reading};
 pub use continued::ContinuedClock;
+pub use system::{SystemClock, TimeSources};
 pub use words::{in_words, relative};
 
 /// A point in time, to the millisecond. In JSON it is RFC 3339 in UTC.
@@ -184,21 +186,6 @@ pub trait Clock: Send + Sync + 'static {
     }
 }
 
-/// The machine's wall clock, which never runs backwards within the process: after a backward jump it stands still
-/// until the machine's clock has caught up, so that no lease written later ends earlier.
-#[derive(Debug, Default)]
-pub struct SystemClock {
-    latest: AtomicI64,
-}
-
-impl Clock for SystemClock {
-    fn now(&self) -> Timestamp {
-        let wall = Utc::now().timestamp_millis();
-        let latest = self.latest.fetch_max(wall, Ordering::Relaxed);
-        Timestamp::from_millis(wall.max(latest))
-    }
-}
-
 /// A clock that moves only when a test advances it.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
@@ -241,15 +228,6 @@ mod tests {
             let expected = chrono.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
             assert_eq!((time.to_rfc3339(), time.to_string()), (expected.clone(), expected));
         }
-    }
-
-    #[test]
-    fn after_a_backward_jump_the_system_clock_stands_still_until_the_machine_has_caught_up() {
-        let ahead = SystemClock::default().now().plus(Duration::from_secs(3_600));
-        let jumped = SystemClock { latest: AtomicI64::new(ahead.as_millis()) };
-        assert_eq!([jumped.now(), jumped.now()], [ahead, ahead]);
-        let caught_up = SystemClock { latest: AtomicI64::new(ahead.minus(Duration::from_secs(7_200)).as_millis()) };
-        assert!(caught_up.now() > ahead.minus(Duration::from_secs(3_601)));
     }
 
     #[test]

@@ -1,0 +1,183 @@
+//! The machine's clock, as a process takes it: it follows the monotonic clock, and the wall clock only where that is
+//! believed.
+//!
+//! A wall clock may be set to a wrong time for a moment, by hand or by a time server that is wrong. What was written in
+//! that moment would stay: leases, due times, the times of other members. So the time goes on with the monotonic clock,
+//! and a wall clock that is elsewhere is followed when it has stood there for [`BELIEVED_AFTER`]; at once, when the
+//! system says that the machine slept for as long.
+//!
+//! Time never goes back within a process, since what was written would lie in the future. Where the wall clock was set
+//! back, time passes at half the speed until the two agree. It does not stand still: nothing would be due for as long.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
+use parking_lot::Mutex;
+
+use super::{Clock, Timestamp, signed_millis};
+
+/// How long the wall clock must have stood elsewhere before it is followed.
+const BELIEVED_AFTER: i64 = 10_000;
+/// By how much a wall clock may be elsewhere that is followed at once, in milliseconds.
+const NEAR: i64 = 1_000;
+/// How often the wall clock is looked at, in milliseconds.
+const LOOK_EVERY: i64 = 100;
+
+/// What the machine's time is read from.
+pub struct TimeSources {
+    /// The wall clock.
+    pub wall: Box<dyn Fn() -> Timestamp + Send + Sync>,
+    /// The monotonic clock, since any moment.
+    pub monotonic: Box<dyn Fn() -> Duration + Send + Sync>,
+    /// For how long the machine has slept, since any moment.
+    pub slept: Box<dyn Fn() -> Duration + Send + Sync>,
+}
+
+/// The machine's clock.
+pub struct SystemClock {
+    sources: TimeSources,
+    course: Mutex<Course>,
+    /// What the time is ahead of the monotonic clock.
+    ahead: AtomicI64,
+    /// When the wall clock is to be looked at next, by the monotonic clock.
+    next_look: AtomicI64,
+    /// By how much the wall clock was set back that the time does not follow yet.
+    set_back: AtomicI64,
+    latest: AtomicI64,
+}
+
+/// How the time goes on. All of it is in milliseconds.
+#[derive(Clone, Copy, Debug)]
+struct Course {
+    ahead: i64,
+    looked_at: i64,
+    slept: i64,
+    /// How far ahead of the time the wall clock is that is not believed yet, and since when.
+    elsewhere: Option<(i64, i64)>,
+    /// Whether the wall clock was set back, and the time waits for it.
+    is_set_back: bool,
+}
+
+impl Course {
+    /// Looks at the wall clock.
+    fn look(&mut self, wall: i64, monotonic: i64, slept: i64) {
+        let passed = monotonic - std::mem::replace(&mut self.looked_at, monotonic);
+        let slept = slept - std::mem::replace(&mut self.slept, slept);
+        let by = wall - monotonic - self.ahead;
+        if by.abs() <= NEAR || (self.is_set_back && by < 0) {
+            // By half of what has passed at most, the time goes slower.
+            self.ahead += by.max(-passed / 2);
+            self.is_set_back &= by < -NEAR;
+            self.elsewhere = None;
+        } else if slept > NEAR && (by - slept).abs() <= 2 * NEAR {
+            self.ahead += by;
+            self.elsewhere = None;
+        } else {
+            let (before, since) =
+                self.elsewhere.filter(|(before, _)| (by - before).abs() <= NEAR).unwrap_or((by, monotonic));
+            self.elsewhere = Some((before, since));
+            if monotonic - since >= BELIEVED_AFTER {
+                self.follow(by);
+            }
+        }
+    }
+
+    fn follow(&mut self, by: i64) {
+        let seconds = by.unsigned_abs() / 1_000;
+        if by > 0 {
+            tracing::warn!(seconds, "the machine's clock was set forward");
+            self.ahead += by;
+        } else {
+            tracing::warn!(
+                seconds,
+                "the machine's clock was set back: time passes at half the speed until the two agree"
+            );
+            self.is_set_back = true;
+        }
+        self.elsewhere = None;
+    }
+}
+
+impl SystemClock {
+    /// Creates a clock that reads the time from these sources, for tests.
+    #[must_use]
+    pub fn reading(sources: TimeSources) -> Self {
+        let (wall, monotonic, slept) =
+            ((sources.wall)().as_millis(), signed_millis((sources.monotonic)()), signed_millis((sources.slept)()));
+        let ahead = wall - monotonic;
+        let course = Course { ahead, looked_at: monotonic, slept, elsewhere: None, is_set_back: false };
+        Self {
+            sources,
+            course: Mutex::new(course),
+            ahead: AtomicI64::new(ahead),
+            next_look: AtomicI64::new(monotonic + LOOK_EVERY),
+            set_back: AtomicI64::new(0),
+            latest: AtomicI64::new(wall),
+        }
+    }
+
+    fn look(&self, monotonic: i64) {
+        // Another thread looks.
+        let Some(mut course) = self.course.try_lock() else { return };
+        let wall = (self.sources.wall)().as_millis();
+        course.look(wall, monotonic, signed_millis((self.sources.slept)()));
+        self.ahead.store(course.ahead, Ordering::Relaxed);
+        let set_back = if course.is_set_back { monotonic + course.ahead - wall } else { 0 };
+        self.set_back.store(set_back, Ordering::Relaxed);
+        self.next_look.store(monotonic + LOOK_EVERY, Ordering::Relaxed);
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        let began = Instant::now();
+        Self::reading(TimeSources {
+            wall: Box::new(|| Timestamp::from_millis(Utc::now().timestamp_millis())),
+            monotonic: Box::new(move || began.elapsed()),
+            slept: Box::new(slept),
+        })
+    }
+}
+
+impl fmt::Debug for SystemClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SystemClock").field("course", &self.course).finish_non_exhaustive()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let monotonic = signed_millis((self.sources.monotonic)());
+        if monotonic >= self.next_look.load(Ordering::Relaxed) {
+            self.look(monotonic);
+        }
+        let now = monotonic + self.ahead.load(Ordering::Relaxed);
+        Timestamp::from_millis(now.max(self.latest.fetch_max(now, Ordering::Relaxed)))
+    }
+
+    fn set_back_by(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.set_back.load(Ordering::Relaxed)).unwrap_or(0))
+    }
+}
+
+/// Returns for how long the machine has slept since it was started.
+#[cfg(target_os = "linux")]
+fn slept() -> Duration {
+    use nix::time::{ClockId, clock_gettime};
+    let read = |clock| clock_gettime(clock).map(Duration::from);
+    // The monotonic clock is read last, so that what passes between the two is no sleep.
+    match (read(ClockId::CLOCK_BOOTTIME), read(ClockId::CLOCK_MONOTONIC)) {
+        (Ok(since_boot), Ok(awake)) => since_boot.saturating_sub(awake),
+        _ => Duration::ZERO,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn slept() -> Duration {
+    Duration::ZERO
+}
+
+#[cfg(test)]
+mod tests;

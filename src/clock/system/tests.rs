@@ -1,0 +1,119 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const START: i64 = 1_900_000_000_000;
+
+/// A machine whose clocks the test moves, in milliseconds.
+#[derive(Clone, Default)]
+struct Machine(Arc<[AtomicI64; 3]>);
+
+impl Machine {
+    fn clock(&self) -> SystemClock {
+        let [wall, monotonic, slept] = [(); 3].map(|()| self.clone());
+        let duration = |millis: i64| Duration::from_millis(u64::try_from(millis).expect("no time goes back"));
+        SystemClock::reading(TimeSources {
+            wall: Box::new(move || Timestamp::from_millis(START + wall.0[0].load(Ordering::SeqCst))),
+            monotonic: Box::new(move || duration(monotonic.0[1].load(Ordering::SeqCst))),
+            slept: Box::new(move || duration(slept.0[2].load(Ordering::SeqCst))),
+        })
+    }
+
+    /// So much time passes while the clock is looked at. Returns what it shows then, since the start.
+    fn pass(&self, clock: &SystemClock, millis: i64) -> i64 {
+        for _ in 0..millis / 100 {
+            self.0[0].fetch_add(100, Ordering::SeqCst);
+            self.0[1].fetch_add(100, Ordering::SeqCst);
+            clock.now();
+        }
+        clock.now().as_millis() - START
+    }
+
+    /// Sets the wall clock.
+    fn set(&self, by: i64) {
+        self.0[0].fetch_add(by, Ordering::SeqCst);
+    }
+
+    fn sleep(&self, millis: i64) {
+        self.set(millis);
+        self.0[2].fetch_add(millis, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn an_hour_ahead_or_behind_for_two_seconds_does_nothing() {
+    for hour in [3_600_000, -3_600_000] {
+        let machine = Machine::default();
+        let clock = machine.clock();
+        assert_eq!(machine.pass(&clock, 5_000), 5_000);
+        machine.set(hour);
+        assert_eq!(machine.pass(&clock, 2_000), 7_000);
+        machine.set(-hour);
+        assert_eq!(machine.pass(&clock, 60_000), 67_000);
+        assert_eq!(clock.set_back_by(), Duration::ZERO);
+    }
+}
+
+#[test]
+fn a_step_forward_is_followed_when_it_has_stood_for_ten_seconds() {
+    let machine = Machine::default();
+    let clock = machine.clock();
+    machine.set(240_000);
+    assert_eq!(machine.pass(&clock, 9_900), 9_900);
+    assert_eq!(machine.pass(&clock, 200), 250_100);
+    assert_eq!(machine.pass(&clock, 1_000), 251_100);
+}
+
+#[test]
+fn steps_that_follow_each_other_are_not_believed() {
+    let machine = Machine::default();
+    let clock = machine.clock();
+    for _ in 0..10 {
+        machine.set(60_000);
+        machine.pass(&clock, 5_000);
+    }
+    assert_eq!(clock.now().as_millis() - START, 50_000);
+}
+
+#[test]
+fn a_sleep_of_the_machine_is_followed_at_once() {
+    let machine = Machine::default();
+    let clock = machine.clock();
+    machine.sleep(600_000);
+    assert_eq!(machine.pass(&clock, 100), 600_100);
+}
+
+#[test]
+fn a_wall_clock_that_was_set_back_is_waited_for_at_half_the_speed() {
+    let machine = Machine::default();
+    let clock = machine.clock();
+    machine.set(-60_000);
+    assert_eq!(machine.pass(&clock, 10_000), 10_000);
+    assert_eq!(machine.pass(&clock, 60_000), 40_050);
+    assert_eq!(clock.set_back_by(), Duration::from_millis(30_050));
+    assert_eq!(machine.pass(&clock, 62_000), 72_000);
+    assert_eq!(machine.pass(&clock, 1_000), 73_000, "the two agree");
+    assert_eq!(clock.set_back_by(), Duration::ZERO);
+}
+
+proptest! {
+    #[test]
+    fn time_never_goes_back_and_never_slower_than_half_the_speed(
+        steps in prop::collection::vec((-100_000_i64..100_000, 100_i64..20_000, any::<bool>()), 1..40),
+    ) {
+        let machine = Machine::default();
+        let clock = machine.clock();
+        let mut shown = 0;
+        for (set, pass, is_asleep) in steps {
+            match is_asleep {
+                true => machine.sleep(set.abs()),
+                false => machine.set(set),
+            }
+            let now = machine.pass(&clock, pass);
+            prop_assert!(now - shown >= (pass / 100 * 100) / 2 - 100, "{shown} -> {now} in {pass}");
+            shown = now;
+        }
+    }
+}
