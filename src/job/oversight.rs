@@ -16,6 +16,8 @@ use crate::clock::Timestamp;
 /// The terms on which a job is recovered from a worker whose lease has expired.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovery {
+    /// How long ago the lease expired, in awake time; `None` while it lasts.
+    pub over_for: Option<Duration>,
     /// How long ago the lease must have expired at least.
     pub grace: Duration,
     /// The orphan policy that applies if the job has none of its own.
@@ -53,13 +55,14 @@ impl Job {
         [timeout, overdue, silent, expired].into_iter().flatten().min()
     }
 
-    /// Returns when the current attempt is expected to end, if the job has an expected runtime.
+    /// Returns when the current attempt is expected to end by the wall clock, if the job has an expected runtime.
     #[must_use]
     pub fn expected_until(&self, running: &Running) -> Option<Timestamp> {
         self.spec.expected_runtime.map(|expected| running.lease.acquired_at.plus(expected))
     }
 
-    /// Returns when the current attempt reaches its time limit, if the job has one.
+    /// Returns when the current attempt reaches its time limit, if the job has one and no time passes that does not
+    /// count.
     #[must_use]
     pub fn times_out_at(&self, running: &Running) -> Option<Timestamp> {
         self.spec.timeout.map(|timeout| running.lease.acquired_at.plus(timeout))
@@ -76,13 +79,15 @@ impl Job {
         }
     }
 
-    /// Records that the attempt takes longer than expected, once for each lease.
+    /// Records that the attempt, which has run for the awake time `ran`, takes longer than expected, once for each
+    /// lease.
     ///
     /// # Errors
     /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
-    pub fn mark_overdue(&self, actor: &Actor, now: Timestamp) -> Result<Change, Refusal> {
+    pub fn mark_overdue(&self, actor: &Actor, ran: Duration, now: Timestamp) -> Result<Change, Refusal> {
         let running = self.running()?;
-        let Some(expected) = self.expected_until(running).filter(|expected| *expected <= now) else {
+        let is_overdue = self.spec.expected_runtime.is_some_and(|expected| expected <= ran);
+        let Some(expected) = self.expected_until(running).filter(|_| is_overdue) else {
             return Err(Refusal::NotYet);
         };
         if running.overdue_at.is_some() {
@@ -118,7 +123,7 @@ impl Job {
     pub fn recover(&self, actor: &Actor, recovery: &Recovery, now: Timestamp) -> Result<Change, Refusal> {
         let running = self.running()?;
         let lease = &running.lease;
-        if lease.expires_at.plus(recovery.grace) > now {
+        if recovery.over_for.is_none_or(|over_for| over_for < recovery.grace) {
             return Err(Refusal::NotYet);
         }
         if running.cancel_requested_at.is_some() {
@@ -140,14 +145,14 @@ impl Job {
         Ok(Change::To(Box::new(self.failed(&failure, EventName::Released, actor, now))))
     }
 
-    /// Ends an attempt that has reached the job's `timeout`: it counts as failed, or the job is cancelled if that was
-    /// requested.
+    /// Ends an attempt that has run for the awake time `ran` and so has reached the job's `timeout`: it counts as
+    /// failed, or the job is cancelled if that was requested.
     ///
     /// # Errors
     /// [`Refusal::NotRunning`], [`Refusal::NotYet`].
-    pub fn time_out(&self, actor: &Actor, chance: f64, now: Timestamp) -> Result<Self, Refusal> {
+    pub fn time_out(&self, actor: &Actor, ran: Duration, chance: f64, now: Timestamp) -> Result<Self, Refusal> {
         let running = self.running()?;
-        if self.times_out_at(running).is_none_or(|limit| limit > now) {
+        if self.spec.timeout.is_none_or(|limit| limit > ran) {
             return Err(Refusal::NotYet);
         }
         if running.cancel_requested_at.is_some() {

@@ -65,7 +65,7 @@ pub use work::in_pages::{BULK_PAGE, BulkBounds, BulkReport};
 pub(crate) use work::in_pages::{BULK_SAMPLE, Fate, InPages};
 pub use work::recalls::{Recall, RecallReason};
 
-use crate::clock::{Clock, Offset, Timestamp};
+use crate::clock::{AwakeTime, Clock, Offset, Timestamp};
 use crate::job::UniqueKey;
 use crate::store::Store;
 use admin::queue_settings::QueueSettingsCache;
@@ -136,6 +136,9 @@ pub(crate) struct ManagerState {
     stopping: CancellationToken,
     tasks: TaskTracker,
 }
+
+/// By how much a clock has to be set back for it to be said.
+const WORTH_SAYING: Duration = Duration::from_secs(5);
 
 /// The most candidates that one search over a network returns.
 const REMOTE_PAGE: usize = 2_000;
@@ -237,9 +240,24 @@ impl Manager {
         self.shared.clock.offset()
     }
 
-    /// Returns that this machine's clock is further from the store's than clocks may differ; `None` when it is not.
+    /// Returns that this machine's clock is further from the store's than clocks may differ, or was set back and is
+    /// waited for; `None` when neither is so.
     #[must_use]
     pub fn clock_is_off(&self) -> Option<String> {
+        self.is_too_far_off().or_else(|| self.is_set_back())
+    }
+
+    /// Returns that this machine's clock was set back, and time waits for it.
+    fn is_set_back(&self) -> Option<String> {
+        let by = Some(self.shared.clock.set_back_by()).filter(|by| *by >= WORTH_SAYING)?;
+        Some(format!(
+            "the clock of this machine is {:.0} s behind the times that were written before it was set back: until it \
+             has caught up, time passes at half the speed, and what is due comes late",
+            by.as_secs_f64()
+        ))
+    }
+
+    fn is_too_far_off(&self) -> Option<String> {
         let offset = self.clock_offset().filter(|offset| offset.is_too_far)?;
         let (way, by) =
             if offset.ahead > offset.behind { ("ahead of", offset.ahead) } else { ("behind", offset.behind) };
@@ -254,6 +272,12 @@ impl Manager {
     /// Returns how much longer than its term a lease lasts that this manager writes.
     fn lease_margin(&self) -> Duration {
         self.clock_offset().map_or(Duration::ZERO, |offset| offset.behind)
+    }
+
+    /// Returns how much awake time has passed at which times by this manager's clock.
+    #[must_use]
+    pub fn awake(&self) -> AwakeTime {
+        self.shared.clock.awake()
     }
 
     /// Returns the time by this manager's clock.

@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::trouble::Trouble;
-use crate::clock::{Clock, Timestamp, millis};
+use super::vigil::Vigil;
+use crate::clock::{Clock, Mark, Timestamp, millis};
 use crate::job::{Json, RecordName};
 use crate::store::record::body;
 use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError, Version, WriteError};
@@ -29,8 +30,11 @@ use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Store, StoreError
 const NAME: &str = "monitor";
 /// The number of renewals in one term.
 const RENEWALS: u32 = 3;
+/// How often the lease is renewed by a process that has just begun, and for how long: one that is killed again and
+/// again passes on how long it was awake.
+const FIRST_RENEWALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// The content of the record. Its times are for people: no decision depends on them.
+/// The content of the record. Who leads is decided without its times; of leases, the awake time is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Claim {
     /// The monitor that leads; `None` after the lease was released.
@@ -41,6 +45,19 @@ struct Claim {
     term_ms: u64,
     acquired_at: Timestamp,
     renewed_at: Timestamp,
+    /// The awake time of the leaders until now. A former version of the program does not write it.
+    #[serde(default)]
+    awake: Vec<Mark>,
+}
+
+impl Claim {
+    /// Returns the awake time of the leaders until the claim was written.
+    fn awake(&self) -> Vec<Mark> {
+        match self.awake.is_empty() {
+            true => vec![Mark { at: self.renewed_at, awake_ms: 0 }],
+            false => self.awake.clone(),
+        }
+    }
 }
 
 /// Whether this process leads, and until when at the latest.
@@ -89,6 +106,7 @@ pub struct Leader {
     held: Option<Held>,
     foreign: Option<ForeignLease>,
     leadership: Arc<Leadership>,
+    vigil: Arc<Vigil>,
 }
 
 impl Leader {
@@ -109,7 +127,15 @@ impl Leader {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let host = host.as_deref().unwrap_or("host");
         let name = format!("{host}:{}:{}", std::process::id(), Uuid::new_v4().simple());
-        Self { store, clock, monotonic, name, term, held: None, foreign: None, leadership: Arc::default() }
+        let (leadership, vigil) = (Arc::default(), Arc::default());
+        Self { store, clock, monotonic, name, term, held: None, foreign: None, leadership, vigil }
+    }
+
+    /// Returns the leader as one that notes in `vigil` what the leaders before it have written.
+    #[must_use]
+    pub fn following(mut self, vigil: Arc<Vigil>) -> Self {
+        self.vigil = vigil;
+        self
     }
 
     /// Returns the handle that tells whether this process leads.
@@ -120,10 +146,12 @@ impl Leader {
 
     /// Competes for the lease and leads while it holds it, until `stopping` is cancelled; then releases the lease.
     pub(super) async fn stand(mut self, stopping: CancellationToken) {
-        let mut ticks = interval(self.term / RENEWALS);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (begun, usual) = (Instant::now(), self.term / RENEWALS);
         let mut trouble = Trouble::of("the monitor's lease");
-        while stopping.run_until_cancelled(ticks.tick()).await.is_some() {
+        let mut next = begun;
+        while stopping.run_until_cancelled(sleep_until(next.into())).await.is_some() {
+            let pause = if begun.elapsed() < FIRST_RENEWALS.1 { usual.min(FIRST_RENEWALS.0) } else { usual };
+            next = Instant::now() + pause;
             match self.step().await {
                 Ok(()) => trouble.end(),
                 Err(error) => trouble.begin(&error.to_string()),
@@ -181,6 +209,7 @@ impl Leader {
             return self.take(1, None).await;
         };
         let claim: Claim = record.read()?;
+        self.vigil.go_on_from(&claim.awake());
         // In an exclusive store, any earlier holder is a process that has ended.
         let is_free = claim.holder.is_none() || self.store.is_exclusive();
         let term = Duration::from_millis(claim.term_ms);
@@ -247,6 +276,7 @@ impl Leader {
             term_ms: millis(self.term),
             acquired_at,
             renewed_at: self.clock.now(),
+            awake: self.vigil.goes_on_with(self.clock.awake()).marks().to_vec(),
         })
     }
 }

@@ -3,8 +3,8 @@
 //! In reading order: [`config`], [`rules`] (the action that one job needs: a pure function of the job, the time and the
 //! rules), [`pages`] and [`scan`] (finding such jobs and acting on them, a bounded number at a time), [`retention`],
 //! [`archive`] and [`audit`] (the other scans), [`keeper`] (what is noted of jobs before they are removed), [`report`]
-//! (what a run did), [`leader`] (one of several monitors acts), [`timetable`] and [`drive`] (when scans run),
-//! [`trouble`] (logging failures that repeat).
+//! (what a run did), [`leader`] (one of several monitors acts), [`vigil`] (what they pass on of their awake time),
+//! [`timetable`] and [`drive`] (when scans run), [`trouble`] (logging failures that repeat).
 //!
 //! Two properties keep it safe. Every job has the time of its next check
 //! ([`Job::watch_at`](crate::job::Job::watch_at)), so that a scan is one search by time. Every change is a conditional
@@ -24,6 +24,7 @@ pub mod rules;
 pub mod scan;
 mod timetable;
 mod trouble;
+mod vigil;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,19 +38,21 @@ pub use keeper::Keeper;
 pub use report::Report;
 pub use rules::{Action, Rules, Suspicion, decide};
 pub use scan::{Scan, Scans};
+pub use vigil::Vigil;
 
 use crate::clock::Clock;
-use crate::clock::ticks::{Ticks, TicksError};
+use crate::clock::ticks::TicksError;
 use crate::manager::Manager;
 use crate::store::Store;
 use drive::Driver;
 use leader::{Leader, Leadership};
+use timetable::Timetable;
 
 /// A running monitor.
 pub struct Monitor {
     leadership: Arc<Leadership>,
     driver: Arc<Driver>,
-    ticks: Ticks,
+    timetable: Timetable,
     stopping: CancellationToken,
     candidate: AbortOnDropHandle<()>,
 }
@@ -67,9 +70,11 @@ impl Monitor {
         config: MonitorConfig,
         keeper: Option<Arc<dyn Keeper>>,
     ) -> Result<Self, TicksError> {
+        let vigil = Arc::new(Vigil::of(config.leads_since));
         let leader = Leader::new(Arc::clone(&store), Arc::clone(&clock), config.term_on(&*store));
+        let leader = leader.following(Arc::clone(&vigil));
         let leadership = leader.leadership();
-        let mut scans = Scans::new(manager, &config, store.is_exclusive());
+        let mut scans = Scans::new(manager, &config, store.is_exclusive()).following(vigil);
         if let Some(keeper) = keeper {
             scans = scans.with_keeper(keeper);
         }
@@ -78,10 +83,10 @@ impl Monitor {
             scans = scans.with_audit(auditor.beginning(config.audit_anew));
         }
         let driver = Arc::new(Driver::new(scans, clock, Arc::clone(&leadership), &config));
-        let ticks = timetable::start(&driver, &config).await?;
+        let timetable = timetable::start(&driver, &config).await?;
         let stopping = CancellationToken::new();
         let candidate = AbortOnDropHandle::new(tokio::spawn(leader.stand(stopping.clone())));
-        Ok(Self { leadership, driver, ticks, stopping, candidate })
+        Ok(Self { leadership, driver, timetable, stopping, candidate })
     }
 
     /// Returns whether this monitor leads, and therefore acts.
@@ -93,17 +98,17 @@ impl Monitor {
     /// Ends the scans at once, for a process that may not write to the store any more. What a scan has begun is refused
     /// there.
     pub async fn abandon(self) {
-        let Self { driver, ticks, candidate, .. } = self;
+        let Self { driver, timetable, candidate, .. } = self;
         drop(candidate);
         metrics::gauge!("leasehold_monitor_leader").set(0.0);
         driver.stop();
-        ticks.stop().await;
+        timetable.stop().await;
     }
 
     /// Ends the scans and releases the leadership, so that another monitor need not wait for the term to end. It must
     /// be called before the manager is shut down.
     pub async fn shutdown(self) {
-        self.ticks.stop().await;
+        self.timetable.stop().await;
         self.driver.finish().await;
         self.stopping.cancel();
         if let Err(error) = self.candidate.await {

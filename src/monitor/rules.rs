@@ -1,5 +1,9 @@
 //! The action that one job needs: a pure function of the job, the time and the rules.
 //!
+//! A lease, a time limit, an expected runtime and the grace last for awake time ([`AwakeTime`]): a time that passed
+//! while nobody watched, or that the wall clock only skipped, ends none of them. A start deadline is a time of the wall
+//! clock.
+//!
 //! Times in a job were written by the clock of the machine on which its manager ran. So an action that takes something
 //! away – a lease, an attempt, the chance to start – waits for as long as two clocks may differ. A flag takes nothing
 //! away, and a heartbeat removes it.
@@ -8,12 +12,14 @@
 //! as much longer as its clock may be behind, so that this one waits only for as long as its own may be ahead.
 //!
 //! Where this process took the store over from another one, no worker was heard between the two, and the times of
-//! leases were written by the other one's clock. So every lease counts as renewed when it took over.
+//! leases were written by the other one's clock. So every lease counts as renewed when it took over. After any other
+//! gap there is half of its term left of a lease: a worker sends a heartbeat every third, and one may be on its way. No
+//! gap makes a lease longer than by its term, however many there are.
 
 use std::time::Duration;
 
 use super::config::MonitorConfig;
-use crate::clock::{Offset, Timestamp};
+use crate::clock::{AwakeInstant, AwakeTime, Offset, Timestamp};
 use crate::job::{Actor, Change, Job, Lease, OrphanPolicy, Recovery, Refusal, Running, State};
 
 /// The times by which jobs are judged.
@@ -72,14 +78,25 @@ impl Rules {
         self.clock_skew
     }
 
-    /// Returns this time, or that at which this process took over if that is later.
-    fn not_before_the_lead(&self, time: Timestamp) -> Timestamp {
-        self.leads_since.map_or(time, |since| time.max(since))
+    /// Returns this moment, or that at which this process took over if that is later.
+    fn not_before_the_lead(&self, moment: AwakeInstant, awake: &AwakeTime) -> AwakeInstant {
+        self.leads_since.map_or(moment, |since| moment.max(awake.at(since)))
     }
 
-    /// Returns when a lease ends, which is not before its whole term has passed under this process.
-    fn end_of(&self, lease: &Lease) -> Timestamp {
-        self.leads_since.map_or(lease.expires_at, |since| lease.expires_at.max(since.plus(lease.term)))
+    /// Returns when a lease ends.
+    fn end_of(&self, lease: &Lease, awake: &AwakeTime) -> AwakeInstant {
+        let heard = awake.at(lease.heartbeat_at);
+        let end = heard.plus(lease.expires_at.since(lease.heartbeat_at).max(lease.term));
+        let after_a_gap = awake.resumed().map(|resumed| resumed.plus(lease.term / 2));
+        let after_the_lead = self.leads_since.map(|since| awake.at(since).plus(lease.term));
+        let latest = end.plus(lease.term);
+        [after_a_gap, after_the_lead].into_iter().flatten().fold(end, AwakeInstant::max).min(latest)
+    }
+
+    /// Returns for how long a lease has been over, in awake time; `None` while it lasts.
+    fn over_for(&self, lease: &Lease, awake: &AwakeTime) -> Option<Duration> {
+        let (end, now) = (self.end_of(lease, awake), awake.now());
+        (end <= now).then(|| now.since(end))
     }
 
     /// Returns the age at which a heartbeat under a lease of this term is stale. A healthy worker sends one every third
@@ -115,41 +132,41 @@ pub enum Suspicion {
 
 /// Returns the most important action that a job needs now. After the action, the next decision may return another.
 #[must_use]
-pub fn decide(job: &Job, now: Timestamp, rules: &Rules) -> Option<Action> {
+pub fn decide(job: &Job, now: Timestamp, awake: &AwakeTime, rules: &Rules) -> Option<Action> {
     match &job.state {
         State::Available => {
             let is_too_late = job.start_deadline().is_some_and(|deadline| deadline.plus(rules.clock_skew) <= now);
             (is_too_late && !rules.clock_is_off).then_some(Action::Expire)
         }
-        State::Running(running) => decide_running(job, running, now, rules),
+        State::Running(running) => decide_running(job, running, awake, rules),
         State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => None,
     }
 }
 
-fn decide_running(job: &Job, running: &Running, now: Timestamp, rules: &Rules) -> Option<Action> {
+fn decide_running(job: &Job, running: &Running, awake: &AwakeTime, rules: &Rules) -> Option<Action> {
     // The job is held until an administrator decides.
     if running.orphan.as_ref().is_some_and(|orphan| orphan.held) {
         return None;
     }
     let lease = &running.lease;
-    let ends_at = rules.end_of(lease);
-    if ends_at.plus(rules.lease_grace()) <= now && !rules.clock_is_off {
+    let (now, began, over_for) = (awake.now(), awake.at(lease.acquired_at), rules.over_for(lease, awake));
+    if over_for.is_some_and(|over_for| over_for >= rules.lease_grace()) && !rules.clock_is_off {
         return Some(Action::Recover);
     }
-    let limit = job.times_out_at(running).map(|limit| rules.not_before_the_lead(limit));
+    let limit = job.spec.timeout.map(|timeout| rules.not_before_the_lead(began.plus(timeout), awake));
     let is_too_long = limit.is_some_and(|limit| limit.plus(rules.grace()) <= now);
     if is_too_long && !rules.clock_is_off {
         return Some(Action::TimeOut);
     }
     let unflagged = running.orphan.is_none();
-    if unflagged && ends_at <= now {
+    if unflagged && over_for.is_some() {
         return Some(Action::Flag(Suspicion::LeaseExpired));
     }
-    let overdue = job.expected_until(running).is_some_and(|expected| expected <= now);
+    let overdue = job.spec.expected_runtime.is_some_and(|expected| began.plus(expected) <= now);
     if overdue && running.overdue_at.is_none() {
         return Some(Action::MarkOverdue);
     }
-    let heard_at = rules.not_before_the_lead(lease.heartbeat_at);
+    let heard_at = rules.not_before_the_lead(awake.at(lease.heartbeat_at), awake);
     let silent = heard_at.plus(rules.stale_after(lease.term)) <= now;
     (unflagged && overdue && silent).then_some(Action::Flag(Suspicion::Silent))
 }
@@ -169,14 +186,18 @@ impl Action {
         rules: &Rules,
         policy: OrphanPolicy,
         chance: f64,
-        now: Timestamp,
+        (now, awake): (Timestamp, &AwakeTime),
     ) -> Result<Change, Refusal> {
         let written = |job: Job| Change::To(Box::new(job));
+        let ran = || job.lease().map(|lease| awake.since(lease.acquired_at)).unwrap_or_default();
         match self {
             Self::Expire => job.expire(&actor(), now).map(written),
-            Self::Recover => job.recover(&actor(), &Recovery { grace: rules.lease_grace(), policy, chance }, now),
-            Self::TimeOut => job.time_out(&actor(), chance, now).map(written),
-            Self::MarkOverdue => job.mark_overdue(&actor(), now),
+            Self::Recover => {
+                let over_for = job.lease().and_then(|lease| rules.over_for(lease, awake));
+                job.recover(&actor(), &Recovery { over_for, grace: rules.lease_grace(), policy, chance }, now)
+            }
+            Self::TimeOut => job.time_out(&actor(), ran(), chance, now).map(written),
+            Self::MarkOverdue => job.mark_overdue(&actor(), ran(), now),
             Self::Flag(suspicion) => job.flag_orphan(&actor(), &suspicion.evidence(job)?, false, now),
         }
     }

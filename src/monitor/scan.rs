@@ -16,7 +16,8 @@ use super::keeper::Keeper;
 use super::pages::{MayAct, Pages};
 use super::report::Report;
 use super::rules::{Action, Rules, Suspicion, decide};
-use crate::clock::Timestamp;
+use super::vigil::Vigil;
+use crate::clock::{AwakeTime, Timestamp};
 use crate::job::{Change, Job, JobId, JobState, OrphanPolicy, QueueName};
 use crate::manager::{Manager, ManagerError};
 use crate::query::{Filter, SortField, SortKey};
@@ -81,6 +82,8 @@ pub struct Scans {
     pub(super) idempotency_window: Duration,
     pub(super) keeper: Option<Arc<dyn Keeper>>,
     auditor: Option<Auditor>,
+    /// The awake time of the monitors before this one.
+    vigil: Arc<Vigil>,
     /// The key after which the next run of a scan continues.
     resume: Mutex<HashMap<Scan, SortKey>>,
 }
@@ -98,8 +101,16 @@ impl Scans {
             idempotency_window: config.idempotency_window,
             keeper: None,
             auditor: None,
+            vigil: Arc::default(),
             resume: Mutex::default(),
         }
+    }
+
+    /// Returns the scans as those of a monitor that follows others.
+    #[must_use]
+    pub fn following(mut self, vigil: Arc<Vigil>) -> Self {
+        self.vigil = vigil;
+        self
     }
 
     /// Returns the scans with the audit added.
@@ -144,8 +155,9 @@ impl Scans {
             report.looked_at += page.len();
             pages.passed(&page);
             reached = page.last().and_then(|found| found.job.watch_at());
-            let (rules, jobs) = (self.rules_now(), page.iter().map(|found| &*found.job));
-            let due: Vec<&Job> = jobs.filter(|job| Self::due(scan, job, &rules, now).is_some()).collect();
+            let (rules, awake) = (self.rules_now(), self.awake_now());
+            let jobs = page.iter().map(|found| &*found.job);
+            let due: Vec<&Job> = jobs.filter(|job| Self::due(scan, job, (now, &awake), &rules).is_some()).collect();
             if !may_act() {
                 return Ok(report);
             }
@@ -173,9 +185,14 @@ impl Scans {
         self.rules.by_clock(self.manager.clock_offset())
     }
 
+    /// Returns how much awake time has passed, by this process or those before it.
+    fn awake_now(&self) -> AwakeTime {
+        self.vigil.goes_on_with(self.manager.awake())
+    }
+
     /// Returns the action that a scan takes on a job now.
-    fn due(scan: Scan, job: &Job, rules: &Rules, now: Timestamp) -> Option<Action> {
-        decide(job, now, rules).filter(|action| scan.does(*action))
+    fn due(scan: Scan, job: &Job, (now, awake): (Timestamp, &AwakeTime), rules: &Rules) -> Option<Action> {
+        decide(job, now, awake, rules).filter(|action| scan.does(*action))
     }
 
     /// Returns the orphan policy of a job. Its own policy takes precedence over its queue's.
@@ -207,12 +224,12 @@ impl Scans {
         let decided: Mutex<HashMap<JobId, Action>> = Mutex::default();
         let decide_anew = |job: &Job, now: Timestamp| {
             // The read that this decision rests on may have taken longer than the rest of the term.
-            let rules = self.rules_now();
-            let Some(action) = Self::due(scan, job, &rules, now).filter(|_| may_act()) else {
+            let (rules, awake) = (self.rules_now(), self.awake_now());
+            let Some(action) = Self::due(scan, job, (now, &awake), &rules).filter(|_| may_act()) else {
                 decided.lock().remove(&job.id);
                 return Ok(Change::Already);
             };
-            let change = action.apply(job, &rules, self.policy(job), rand::random(), now)?;
+            let change = action.apply(job, &rules, self.policy(job), rand::random(), (now, &awake))?;
             match &change {
                 Change::To(_) => decided.lock().insert(job.id.clone(), action),
                 Change::Already => decided.lock().remove(&job.id),
@@ -220,7 +237,7 @@ impl Scans {
             Ok(change)
         };
         let results = self.manager.change_each(&ids, decide_anew).await;
-        let (decided, rules) = (decided.into_inner(), self.rules_now());
+        let (decided, rules, awake) = (decided.into_inner(), self.rules_now(), self.awake_now());
         let mut again = Vec::new();
         for (id, result) in ids.into_iter().zip(results) {
             match result {
@@ -228,7 +245,7 @@ impl Scans {
                     if let Some(action) = decided.get(&id) {
                         report.count(*action, self.policy(&written.job));
                     }
-                    if Self::due(scan, &written.job, &rules, now).is_some() {
+                    if Self::due(scan, &written.job, (now, &awake), &rules).is_some() {
                         again.push(id);
                     }
                 }

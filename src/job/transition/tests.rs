@@ -48,7 +48,20 @@ fn order(then: Then, expected_fence: Option<Fence>) -> AdminRelease {
 }
 
 fn recovery(grace_ms: u64) -> Recovery {
-    Recovery { grace: Duration::from_millis(grace_ms), policy: OrphanPolicy::Requeue, chance: 1.0 }
+    let grace = Duration::from_millis(grace_ms);
+    Recovery { over_for: None, grace, policy: OrphanPolicy::Requeue, chance: 1.0 }
+}
+
+/// Recovers the job of a process that was awake all the time.
+fn recover(job: &Job, recovery: &Recovery, now: Timestamp) -> Result<Change, Refusal> {
+    let ended = job.lease().map(|lease| lease.expires_at).filter(|end| *end <= now);
+    let over_for = ended.map(|end| now.since(end));
+    job.recover(&Actor::system("monitor"), &Recovery { over_for, ..recovery.clone() }, now)
+}
+
+/// Returns how long the attempt has run, in a process that was awake all the time.
+fn ran(job: &Job, now: Timestamp) -> Duration {
+    job.lease().map(|lease| now.since(lease.acquired_at)).unwrap_or_default()
 }
 
 fn changed(change: Result<Change, Refusal>) -> Job {
@@ -141,7 +154,7 @@ fn a_worker_whose_lease_has_expired_still_finishes_when_nobody_took_the_job() {
 #[test]
 fn a_worker_whose_job_was_given_to_another_is_refused_and_the_other_is_heard() {
     let (job, old) = running(3);
-    let waiting = changed(job.recover(&Actor::system("monitor"), &recovery(0), at(60_000)));
+    let waiting = changed(recover(&job, &recovery(0), at(60_000)));
     let taken = waiting.claim(&claim_by("other"), at(90_000)).expect("claimed anew");
     let lost = Refusal::LeaseLost { state: JobState::Running, fence: Fence::new(2) };
     assert_eq!(taken.heartbeat(&old, None, Duration::ZERO, at(90_001)), Err(lost.clone()));
@@ -251,13 +264,13 @@ fn a_cancellation_that_was_acknowledged_holds_whoever_ends_the_attempt() {
     let proof = LeaseProof { worker_id: worker("w"), fence: limited.fence };
     let asked = changed(limited.cancel(&Actor::system("user"), None, at(1)));
     let (monitor, end) = (Actor::system("monitor"), at(60_000));
-    let recovered = |policy| changed(asked.recover(&monitor, &Recovery { policy, ..recovery(0) }, end));
+    let recovered = |policy| changed(recover(&asked, &Recovery { policy, ..recovery(0) }, end));
     let mut ends = vec![
         ("a failure", changed(asked.fail(&proof, &failure("exit"), end))),
         ("a final failure", changed(asked.fail(&proof, &Failure { retryable: false, ..failure("exit") }, end))),
         ("a release", changed(asked.release(&proof, "shutting down", end))),
         ("an administrator", asked.admin_release(&order(Then::Requeue, None), end).expect("released")),
-        ("a time limit", asked.time_out(&monitor, 1.0, end).expect("timed out")),
+        ("a time limit", asked.time_out(&monitor, ran(&asked, end), 1.0, end).expect("timed out")),
     ];
     ends.extend(OrphanPolicy::ALL.map(|policy| (policy.as_str(), recovered(policy))));
     for (by, ended) in ends {
@@ -341,7 +354,7 @@ fn a_sign_of_life_takes_the_flag_off_and_a_held_job_is_looked_at_again() {
     let beating = held.heartbeat(&proof, None, Duration::ZERO, at(60_001)).expect("heard");
     assert_eq!(beating.running().expect("running").orphan, None);
     assert!(held.watch_at() < Some(at(60_000)), "it is overdue, and that is yet to be said");
-    let told = changed(held.mark_overdue(&Actor::system("monitor"), at(60_000)));
+    let told = changed(held.mark_overdue(&Actor::system("monitor"), ran(&held, at(60_000)), at(60_000)));
     assert_eq!(told.watch_at(), None, "nothing is left to do but a person's decision");
     assert_eq!(beating.watch_at(), Some(at(30_000)));
 }
@@ -350,12 +363,12 @@ fn a_sign_of_life_takes_the_flag_off_and_a_held_job_is_looked_at_again() {
 fn an_overdue_attempt_is_told_of_once_and_the_next_attempt_anew() {
     let (job, proof) = running(3);
     let monitor = Actor::system("monitor");
-    assert_eq!(job.mark_overdue(&monitor, at(29_999)), Err(Refusal::NotYet));
-    let overdue = changed(job.mark_overdue(&monitor, at(30_000)));
-    assert_eq!(overdue.mark_overdue(&monitor, at(40_000)), Ok(Change::Already));
+    assert_eq!(job.mark_overdue(&monitor, ran(&job, at(29_999)), at(29_999)), Err(Refusal::NotYet));
+    let overdue = changed(job.mark_overdue(&monitor, ran(&job, at(30_000)), at(30_000)));
+    assert_eq!(overdue.mark_overdue(&monitor, ran(&overdue, at(40_000)), at(40_000)), Ok(Change::Already));
     let failed = changed(overdue.fail(&proof, &failure("exit"), at(40_000)));
     let again = failed.claim(&claim_by("w"), at(90_000)).expect("claimed");
-    assert!(matches!(again.mark_overdue(&monitor, at(120_000)), Ok(Change::To(_))));
+    assert!(matches!(again.mark_overdue(&monitor, ran(&again, at(120_000)), at(120_000)), Ok(Change::To(_))));
 }
 
 #[test]
@@ -367,7 +380,7 @@ fn a_job_is_looked_at_no_later_than_anything_can_be_done_with_it() {
     assert_eq!(limited.watch_at(), Some(at(20_000)));
     let (running, proof) = running(3);
     assert_eq!(running.watch_at(), Some(at(30_000)), "when it becomes overdue");
-    let overdue = changed(running.mark_overdue(&Actor::system("monitor"), at(30_000)));
+    let overdue = changed(running.mark_overdue(&Actor::system("monitor"), ran(&running, at(30_000)), at(30_000)));
     assert_eq!(overdue.watch_at(), Some(at(30_000)), "half its lease has passed in silence");
     let beating = overdue.heartbeat(&proof, None, Duration::ZERO, at(30_001)).expect("heard");
     assert_eq!(beating.watch_at(), Some(at(60_001)));
@@ -401,9 +414,9 @@ fn only_what_somebody_wants_to_hear_of_is_put_into_the_outbox() {
 #[test]
 fn a_job_is_taken_from_its_worker_only_after_its_lease_and_the_grace() {
     let (job, _) = running(2);
-    let (monitor, grace) = (Actor::system("monitor"), recovery(10_000));
-    assert_eq!(job.recover(&monitor, &grace, at(69_999)), Err(Refusal::NotYet));
-    let recovered = changed(job.recover(&monitor, &grace, at(70_000)));
+    let grace = recovery(10_000);
+    assert_eq!(recover(&job, &grace, at(69_999)), Err(Refusal::NotYet));
+    let recovered = changed(recover(&job, &grace, at(70_000)));
     assert_eq!(
         (&recovered.state, recovered.attempt, recovered.run_at),
         (&State::Available, Attempt::new(1), at(71_000))
@@ -414,7 +427,7 @@ fn a_job_is_taken_from_its_worker_only_after_its_lease_and_the_grace() {
 #[test]
 fn a_lost_job_whose_end_was_asked_for_is_cancelled() {
     let asked = changed(running(2).0.cancel(&Actor::system("user"), None, at(1)));
-    let ended = changed(asked.recover(&Actor::system("monitor"), &recovery(0), at(60_000)));
+    let ended = changed(recover(&asked, &recovery(0), at(60_000)));
     assert_eq!(ended.state, State::Cancelled { finished_at: at(60_000) });
 }
 
@@ -424,10 +437,14 @@ fn an_attempt_ends_at_its_time_limit_even_while_its_worker_beats() {
     let proof = LeaseProof { worker_id: worker("w"), fence: limited.fence };
     let beating = limited.heartbeat(&proof, None, Duration::ZERO, at(89_000)).expect("heard");
     let monitor = Actor::system("monitor");
-    assert_eq!(beating.time_out(&monitor, 1.0, at(89_999)), Err(Refusal::NotYet));
-    let ended = beating.time_out(&monitor, 1.0, at(90_000)).expect("timed out");
+    assert_eq!(beating.time_out(&monitor, ran(&beating, at(89_999)), 1.0, at(89_999)), Err(Refusal::NotYet));
+    let ended = beating.time_out(&monitor, ran(&beating, at(90_000)), 1.0, at(90_000)).expect("timed out");
     assert_eq!(ended.error.map(|error| error.code), Some("timeout".to_owned()));
-    assert_eq!(running(2).0.time_out(&monitor, 1.0, Timestamp::MAX), Err(Refusal::NotYet), "without a limit, never");
+    assert_eq!(
+        running(2).0.time_out(&monitor, Duration::MAX, 1.0, at(90_000)),
+        Err(Refusal::NotYet),
+        "without a limit, never"
+    );
 }
 
 #[test]

@@ -47,19 +47,49 @@ fn beating(job: &Job, until: u64) -> Job {
         .fold(job.clone(), |job, second| job.heartbeat(&proof(), None, Duration::ZERO, at(second)).expect("held"))
 }
 
+/// Returns what is done by a process that was awake all the time.
+fn decide(job: &Job, now: Timestamp, rules: &Rules) -> Option<Action> {
+    super::decide(job, now, &AwakeTime::whole(now), rules)
+}
+
 fn apply(action: Action, job: &Job, rules: &Rules, now: Timestamp) -> Job {
-    match action.apply(job, rules, OrphanPolicy::Requeue, 0.0, now) {
+    match action.apply(job, rules, OrphanPolicy::Requeue, 0.0, (now, &AwakeTime::whole(now))) {
         Ok(Change::To(job)) => *job,
         other => panic!("{action:?} changes the job, but: {other:?}"),
     }
 }
 
 /// Does everything that is to be done at each second, as a monitor that never sleeps; gives what and when.
-fn watched(mut job: Job, rules: &Rules, seconds: std::ops::RangeInclusive<u64>) -> (Job, Vec<(u64, Action)>) {
+fn watched(job: Job, rules: &Rules, seconds: std::ops::RangeInclusive<u64>) -> (Job, Vec<(u64, Action)>) {
+    watched_by(&|second| AwakeTime::whole(at(second)), job, rules, seconds)
+}
+
+/// Returns the awake time at each second of monitors of which none was awake between the two seconds.
+fn awake_without(from: u64, to: u64) -> impl Fn(u64) -> AwakeTime {
+    move |second| {
+        let mut awake = AwakeTime::whole(at(from));
+        awake.go_on(at(to), Duration::ZERO);
+        awake.resume();
+        awake.go_on(at(second), Duration::from_secs(second - to));
+        awake
+    }
+}
+
+/// Does the same as a monitor that was awake as `awake` says of each second.
+fn watched_by(
+    awake: &dyn Fn(u64) -> AwakeTime,
+    mut job: Job,
+    rules: &Rules,
+    seconds: std::ops::RangeInclusive<u64>,
+) -> (Job, Vec<(u64, Action)>) {
     let mut done = Vec::new();
     for second in seconds {
-        while let Some(action) = decide(&job, at(second), rules) {
-            job = apply(action, &job, rules, at(second));
+        let (now, awake) = (at(second), awake(second));
+        while let Some(action) = super::decide(&job, now, &awake, rules) {
+            job = match action.apply(&job, rules, OrphanPolicy::Requeue, 0.0, (now, &awake)) {
+                Ok(Change::To(job)) => *job,
+                other => panic!("{action:?} changes the job, but: {other:?}"),
+            };
             done.push((second, action));
         }
     }
@@ -84,15 +114,17 @@ fn a_silent_job_is_flagged_when_its_lease_ends_and_recovered_after_the_grace() {
 #[test]
 fn whoever_takes_over_recovers_no_job_before_its_whole_term_has_passed_since_then() {
     let rules = Rules { leads_since: Some(at(200)), ..rules(2, 0) };
-    let overdue = [(200, Action::MarkOverdue), (230, Action::Flag(Suspicion::Silent))];
-    let (_, done) = watched(running(None), &rules, 200..=261);
+    let overdue = [(215, Action::MarkOverdue), (230, Action::Flag(Suspicion::Silent))];
+    let heard = beating(&running(None), 80);
+    // The leader before has led until the second 85.
+    let (_, done) = watched_by(&awake_without(85, 200), heard.clone(), &rules, 200..=261);
     assert_eq!(done, overdue, "the last heartbeat is long past, but nobody could hear one");
-    let (job, done) = watched(running(None), &rules, 200..=262);
+    let (job, done) = watched_by(&awake_without(85, 200), heard.clone(), &rules, 200..=262);
     assert_eq!(done[..2], overdue);
     assert_eq!((done[2], job.state.name()), ((262, Action::Recover), JobState::Available));
 
-    let beats = running(None).heartbeat(&proof(), None, Duration::ZERO, at(220)).expect("held");
-    let (_, done) = watched(beats, &rules, 220..=281);
+    let beats = heard.heartbeat(&proof(), None, Duration::ZERO, at(220)).expect("held");
+    let (_, done) = watched_by(&awake_without(85, 200), beats, &rules, 220..=281);
     assert!(!done.iter().any(|(_, action)| *action == Action::Recover), "{done:?}");
 }
 
@@ -130,7 +162,7 @@ fn a_job_past_its_expected_runtime_whose_heartbeat_is_stale_is_flagged_before_it
 
 #[test]
 fn a_heartbeat_is_not_stale_before_half_the_lease_whatever_is_configured() {
-    let job = beating(&running(None), 80).mark_overdue(&actor(), at(100)).expect("overdue");
+    let job = beating(&running(None), 80).mark_overdue(&actor(), EXPECTED, at(100)).expect("overdue");
     let Change::To(job) = job else { panic!("marked") };
     for (stale, flagged_at) in [(None, 110), (Some(1), 110), (Some(45), 125)] {
         let rules = Rules { heartbeat_stale: stale.map(Duration::from_secs), ..rules(2, 0) };

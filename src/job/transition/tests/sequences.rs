@@ -115,16 +115,16 @@ impl Run {
                 job.admin_release(&order(*then, looked.then_some(job.fence)), now).map(written)
             }
             Request::FlagOrphan { held } => job.flag_orphan(&system, "silent", *held, now),
-            Request::MarkOverdue => job.mark_overdue(&system, now),
+            Request::MarkOverdue => job.mark_overdue(&system, ran(job, now), now),
             Request::Recover { grace_ms, chance, policy } => {
                 let grace = Duration::from_millis(*grace_ms);
-                job.recover(&system, &Recovery { grace, policy: *policy, chance: *chance }, now)
+                recover(job, &Recovery { over_for: None, grace, policy: *policy, chance: *chance }, now)
             }
             Request::HandOn => {
                 let first: Vec<u32> = job.outbox.iter().take(2).map(|notice| notice.number).collect();
                 Ok(job.notices_handed_on(&first, now).map_or(Change::Already, written))
             }
-            Request::TimeOut => job.time_out(&system, 0.5, now).map(written),
+            Request::TimeOut => job.time_out(&system, ran(job, now), 0.5, now).map(written),
             Request::Expire => job.expire(&system, now).map(written),
             Request::Retry => job.retry(&system, None, now).map(written),
         }
