@@ -1,5 +1,7 @@
 //! What is done about a job, moment by moment.
 
+mod awake;
+
 use std::sync::Arc;
 
 use super::*;

@@ -1,0 +1,242 @@
+//! Leases and time limits while processes are stopped, machines sleep and clocks jump: a server and a worker as a
+//! model.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::clock::{AwakeClock, Clock, ManualClock, Mark, millis};
+use crate::monitor::vigil::Vigil;
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// Everything runs for so many ticks.
+    Run(u64),
+    /// The server and the worker are stopped, or their machine sleeps without its monotonic clock.
+    Pause { millis: u64, is_asleep: bool },
+    /// The server alone is stopped.
+    StopServer(u64),
+    /// The server and the worker are held up again and again.
+    Stutter { times: u64, millis: u64 },
+    /// The wall clock is set forward.
+    Step(u64),
+    /// The server is killed, and started again after so long.
+    Restart(u64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (1_u64..200).prop_map(Event::Run),
+        2 => (1_000_u64..7_200_000, any::<bool>()).prop_map(|(millis, is_asleep)| Event::Pause { millis, is_asleep }),
+        2 => (1_000_u64..600_000).prop_map(Event::StopServer),
+        2 => (2_u64..30, 1_001_u64..5_000).prop_map(|(times, millis)| Event::Stutter { times, millis }),
+        1 => (1_000_u64..3_600_000).prop_map(Event::Step),
+        1 => (100_u64..3_600_000).prop_map(Event::Restart),
+    ]
+}
+
+/// A server that monitors one job, and its worker.
+struct Model {
+    wall: Arc<ManualClock>,
+    passed: Arc<AtomicU64>,
+    start: Instant,
+    clock: AwakeClock,
+    vigil: Vigil,
+    /// What the server has written of its awake time, once a second.
+    written: Vec<Mark>,
+    written_at: u64,
+    term: Duration,
+    job: Job,
+    /// Whether the worker lives, and its own awake time since its last heartbeat.
+    beats: bool,
+    silent_for: u64,
+    /// The awake time of the server in milliseconds, as it really was.
+    awake: u64,
+    ended: Option<(Action, u64)>,
+}
+
+impl Model {
+    fn new(term: Duration, timeout: Option<Duration>) -> Self {
+        let (wall, passed, start) = (Arc::new(ManualClock::at(at(0))), Arc::new(AtomicU64::new(0)), Instant::now());
+        let clock = Self::clock(&wall, &passed, start);
+        let claim = Claim { worker_id: proof().worker_id, request_id: None, term, margin: Duration::ZERO };
+        let mut job = job(None);
+        job.spec = Arc::new(JobSpec { timeout, expected_runtime: None, ..(*job.spec).clone() });
+        let job = job.claim(&claim, at(0)).expect("claimed");
+        let (vigil, written) = (Vigil::default(), clock.awake().marks().to_vec());
+        Self {
+            wall,
+            passed,
+            start,
+            clock,
+            vigil,
+            written,
+            written_at: 0,
+            term,
+            job,
+            beats: true,
+            silent_for: 0,
+            awake: 0,
+            ended: None,
+        }
+    }
+
+    fn clock(wall: &Arc<ManualClock>, passed: &Arc<AtomicU64>, start: Instant) -> AwakeClock {
+        let passed = Arc::clone(passed);
+        let monotonic = move || start + Duration::from_millis(passed.load(Ordering::SeqCst));
+        AwakeClock::timed_by(Arc::clone(wall) as Arc<dyn Clock>, Arc::new(monotonic))
+    }
+
+    fn pass(&self, wall: u64, monotonic: u64) {
+        self.wall.advance(Duration::from_millis(wall));
+        self.passed.fetch_add(monotonic, Ordering::SeqCst);
+    }
+
+    /// Everything runs after the server has stood for so long, the worker for so long.
+    fn tick(&mut self, server: u64, worker: u64) {
+        self.awake += server.min(1_000);
+        self.silent_for += worker.min(1_000);
+        self.clock.tick();
+        let (now, awake) = (self.clock.now(), self.vigil.goes_on_with(self.clock.awake()));
+        // A scan is as fast as it can be, and comes before the heartbeat.
+        let action = super::super::decide(&self.job, now, &awake, &rules(0, 0));
+        if let Some(action @ (Action::Recover | Action::TimeOut)) = action {
+            self.ended.get_or_insert((action, self.awake));
+        }
+        if self.beats && u128::from(self.silent_for) >= self.term.as_millis() / 3 {
+            self.silent_for = 0;
+            if let Ok(job) = self.job.heartbeat(&proof(), None, Duration::ZERO, now) {
+                self.job = job;
+            }
+        }
+        if self.awake - self.written_at >= 1_000 {
+            (self.written, self.written_at) = (awake.marks().to_vec(), self.awake);
+        }
+    }
+
+    fn play(&mut self, event: Event) {
+        match event {
+            Event::Run(ticks) => {
+                for _ in 0..ticks {
+                    self.pass(100, 100);
+                    self.tick(100, 100);
+                }
+            }
+            Event::Pause { millis, is_asleep } => {
+                let monotonic = if is_asleep { 0 } else { millis };
+                self.pass(millis, monotonic);
+                self.tick(monotonic, monotonic);
+            }
+            Event::StopServer(millis) => {
+                self.pass(millis, millis);
+                // The worker's heartbeat waits for the server.
+                self.tick(millis, millis);
+            }
+            Event::Stutter { times, millis } => {
+                for _ in 0..times {
+                    self.pass(millis, millis);
+                    self.tick(millis, millis);
+                    self.play(Event::Run(1));
+                }
+            }
+            Event::Step(millis) => self.pass(millis, 0),
+            Event::Restart(millis) => {
+                self.pass(millis, millis);
+                self.clock = Self::clock(&self.wall, &self.passed, self.start);
+                self.vigil = Vigil::default();
+                self.vigil.go_on_from(&self.written);
+            }
+        }
+    }
+
+    fn run_until(&mut self, seconds: u64) {
+        let until = self.awake + seconds * 1_000;
+        while self.awake < until && self.ended.is_none() {
+            self.play(Event::Run(1));
+        }
+    }
+}
+
+fn term() -> impl Strategy<Value = Duration> {
+    prop_oneof![Just(2_u64), 2_u64..90].prop_map(Duration::from_secs)
+}
+
+fn cases() -> ProptestConfig {
+    ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+#[test]
+fn a_server_and_a_worker_that_slept_for_ten_minutes_go_on() {
+    for is_asleep in [false, true] {
+        let mut model = Model::new(TERM, Some(TIMEOUT));
+        model.play(Event::Run(590));
+        model.play(Event::Pause { millis: 600_000, is_asleep });
+        model.play(Event::Run(1_000));
+        assert_eq!(model.ended, None);
+        assert_eq!(model.job.attempt.get(), 1);
+    }
+}
+
+#[test]
+fn a_server_that_is_started_again_every_five_seconds_ends_the_lease_of_a_dead_worker() {
+    let mut model = Model::new(TERM, None);
+    model.beats = false;
+    model.play(Event::Restart(3_600_000));
+    for _ in 0..30 {
+        model.play(Event::Run(50));
+        model.play(Event::Restart(1_000));
+    }
+    let (action, after) = model.ended.expect("the lease has ended");
+    assert_eq!(action, Action::Recover);
+    assert!((30_000..=145_000).contains(&after), "{after}");
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn no_worker_that_beats_loses_its_lease(term in term(), events in prop::collection::vec(event(), 1..25)) {
+        let mut model = Model::new(term, None);
+        for event in events {
+            model.play(event);
+            prop_assert_eq!(model.ended, None, "after {:?}", event);
+        }
+    }
+
+    #[test]
+    fn the_lease_of_a_dead_worker_ends_within_twice_its_term(
+        term in term(),
+        before in prop::collection::vec(event(), 0..10),
+        after in prop::collection::vec(event(), 0..25),
+    ) {
+        let mut model = Model::new(term, None);
+        before.into_iter().for_each(|event| model.play(event));
+        model.beats = false;
+        let heard = model.awake;
+        for event in after {
+            model.play(event);
+        }
+        model.run_until(4 * term.as_secs());
+        let (_, ended) = model.ended.expect("the lease has ended");
+        // What a server that is killed has not written down is lost: a second for each.
+        let most = 2 * millis(term) + 1_000 + 25 * 1_100;
+        prop_assert!(ended - heard <= most, "{} of {most}", ended - heard);
+    }
+
+    #[test]
+    fn a_time_limit_counts_awake_time(events in prop::collection::vec(event(), 0..25)) {
+        let mut model = Model::new(TERM, Some(TIMEOUT));
+        for event in events {
+            model.play(event);
+        }
+        model.run_until(2 * TIMEOUT.as_secs());
+        let (action, ended) = model.ended.expect("it has reached its limit");
+        prop_assert_eq!(action, Action::TimeOut);
+        let limit = millis(TIMEOUT);
+        let lost = 25 * 1_100;
+        prop_assert!((limit - limit / 20..=limit + limit / 20 + lost).contains(&ended), "{ended}");
+    }
+}
