@@ -136,6 +136,14 @@ impl Job {
         }
     }
 
+    /// Returns since when the job has waited for its next attempt; `None` when it does not, and when somebody has
+    /// changed it meanwhile, who may have set another time.
+    #[must_use]
+    pub fn backs_off_since(&self) -> Option<Timestamp> {
+        let last = self.history.entries().last()?;
+        (last.from == Some(JobState::Running) && last.to == JobState::Available).then_some(last.at)
+    }
+
     /// Returns how long the job waited for its latest attempt after it was due; `None` before the first attempt, and
     /// while the next one is delayed.
     #[must_use]

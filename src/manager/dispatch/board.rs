@@ -14,7 +14,7 @@ use super::queue_turns::QueueTurns;
 use super::room::{Walk, Wish, meets};
 use super::shares::Members;
 use super::turns::{Rule, Turns};
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use crate::job::{Job, JobId, Kind, QueueName};
 use crate::manager::claimant::Claimant;
 use crate::manager::request::ClaimOrder;
@@ -48,6 +48,8 @@ pub(super) struct Board<Handed> {
     pub(super) queue_turns: QueueTurns,
     /// The jobs that limits hold, or that are not first in their lines.
     pub(super) held: Held,
+    /// The clock of the lanes.
+    pub(super) clock: Option<Arc<dyn Clock>>,
     /// When the background loop plans to wake up.
     pub(super) wake_at: Option<Timestamp>,
 }
@@ -91,6 +93,7 @@ impl<Handed> Default for Board<Handed> {
             rules: HashMap::new(),
             queue_turns: QueueTurns::default(),
             held: Held::default(),
+            clock: None,
             wake_at: None,
         }
     }
@@ -99,7 +102,8 @@ impl<Handed> Default for Board<Handed> {
 impl<Handed> Board<Handed> {
     pub(super) fn lane(&mut self, queue: &QueueName) -> &mut Lane {
         let turns = || Turns::by(self.rules.get(queue));
-        let shared = || Lane { shares: self.members.shares(queue), turns: turns(), ..Lane::default() };
+        let (shares, clock) = (|| self.members.shares(queue), || self.clock.clone());
+        let shared = || Lane { shares: shares(), turns: turns(), clock: clock(), ..Lane::default() };
         self.lanes.entry(queue.clone()).or_insert_with(shared)
     }
 

@@ -14,7 +14,7 @@ use super::first_search::FirstSearch;
 use super::kinds::LaneKinds;
 use super::shares::Shares;
 use super::turns::{Rule, Turns};
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use crate::job::{Job, JobId, Kind, Partition};
 use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
@@ -102,6 +102,8 @@ pub(super) struct Lane {
     pub(super) met_others_in: BTreeMap<Partition, Timestamp>,
     /// The time from which on jobs that become due may be missing.
     pub(super) known_until: Timestamp,
+    /// The clock that says how much awake time a back-off has had.
+    pub(super) clock: Option<Arc<dyn Clock>>,
     /// When a claim last named the queue, or else when the lane was created.
     pub(super) last_claim_at: Timestamp,
     /// Whether a claim has ever named the queue.
@@ -126,20 +128,10 @@ impl Lane {
             return;
         }
         self.remove(&id);
-        let run_at = candidate.job.run_at;
-        if run_at > now {
-            // Jobs that are due beyond the horizon are found in the store when their time is near.
-            if run_at >= self.known_until.max(now.plus(HORIZON)) {
-                return;
-            }
-            self.positions.insert(id.clone(), Position::Later(run_at));
-            self.later.insert((run_at, id), candidate);
-            if self.later.len() > capacity
-                && let Some(((dropped_at, dropped), _)) = self.later.pop_last()
-            {
-                self.positions.remove(&dropped);
-                self.known_until = self.known_until.min(dropped_at);
-            }
+        if candidate.job.run_at > now {
+            return self.keep_later(candidate, now, capacity);
+        }
+        if self.puts_off(&candidate, now, capacity) {
             return;
         }
         self.insert_due(candidate);
@@ -400,18 +392,6 @@ impl Lane {
                 self.later.remove(&(run_at, id.clone()));
             }
             None => {}
-        }
-    }
-
-    /// Moves the later candidates that have become due to the due ones.
-    pub(super) fn promote(&mut self, now: Timestamp) {
-        while let Some(entry) = self.later.first_entry() {
-            if entry.key().0 > now {
-                return;
-            }
-            let candidate = entry.remove();
-            self.positions.remove(&candidate.job.id);
-            self.insert_due(candidate);
         }
     }
 

@@ -16,6 +16,7 @@ mod hinted;
 mod holding;
 mod kinds;
 mod lane;
+mod later;
 mod level;
 mod order;
 mod queue_turns;
@@ -160,7 +161,8 @@ pub(super) struct Plan {
 
 impl Dispatch {
     pub(super) fn new(config: DispatchConfig, clock: Arc<dyn Clock>) -> Self {
-        let shared = DispatchState { board: Mutex::default(), clock, config, sooner: Notify::new() };
+        let board = Mutex::new(Board { clock: Some(Arc::clone(&clock)), ..Board::default() });
+        let shared = DispatchState { board, clock, config, sooner: Notify::new() };
         Self { shared: Arc::new(shared) }
     }
 

@@ -1,6 +1,11 @@
 //! What one claim is given, and what is kept for the first claim of a queue.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
 use super::*;
+use crate::clock::AwakeClock;
+use crate::job::{Change, Claim, LeaseProof};
 
 /// A due job whose payload has this many bytes.
 pub(super) fn of_bytes(id: &str, priority: i64, bytes: usize) -> Versioned {
@@ -145,4 +150,47 @@ fn queues_count_as_claimed_from_while_claims_wait_and_for_a_time_after() {
     let _waiting = bench.wait(&["a"], 1);
     bench.clock.advance(2 * within);
     assert_eq!(bench.dispatch.claimed_within(within), queues(&["a"]));
+}
+
+#[test]
+fn a_job_that_waits_for_its_next_attempt_waits_for_awake_time() {
+    let (wall, passed, start) =
+        (Arc::new(ManualClock::at(Timestamp::from_millis(START))), Arc::new(AtomicU64::new(0)), Instant::now());
+    let monotonic = {
+        let passed = Arc::clone(&passed);
+        move || start + Duration::from_millis(passed.load(Ordering::SeqCst))
+    };
+    let clock = Arc::new(AwakeClock::timed_by(Arc::clone(&wall) as Arc<dyn Clock>, Arc::new(monotonic)));
+    let config = DispatchConfig { capacity: 10, page: 10, poll_interval: None };
+    let dispatch = Dispatch::new(config, Arc::clone(&clock) as Arc<dyn Clock>);
+    let bench = Bench { dispatch, clock: Arc::clone(&wall) };
+    let pass = |wall_millis: u64, millis: u64| {
+        wall.advance(Duration::from_millis(wall_millis));
+        passed.fetch_add(millis, Ordering::SeqCst);
+        clock.tick();
+    };
+    bench.know(&["q"]);
+    bench.dispatch.add([failed("retried", 60_000), job("q", "scheduled", 50, 60_000)]);
+    (0..100).for_each(|_| pass(100, 100));
+    assert_eq!(bench.take(&["q"], 2), [""; 0]);
+    // The clock is set forward, or the machine sleeps.
+    pass(240_000, 100);
+    assert_eq!(bench.take(&["q"], 2), ["scheduled"], "a time of the wall clock has come");
+    (0..480).for_each(|_| pass(100, 100));
+    assert_eq!(bench.take(&["q"], 2), [""; 0]);
+    (0..20).for_each(|_| pass(100, 100));
+    assert_eq!(bench.take(&["q"], 2), ["retried"]);
+}
+
+/// A job that has failed at the start, and waits for so many milliseconds.
+fn failed(id: &str, wait: u64) -> Versioned {
+    let Versioned { job, version } = job("q", id, 50, 0);
+    let worker_id = WorkerId::new("w").expect("a name");
+    let claim = Claim { worker_id, request_id: None, term: Duration::from_secs(1), margin: Duration::ZERO };
+    let now = Timestamp::from_millis(START);
+    let claimed = job.claim(&claim, now).expect("claimed");
+    let proof = LeaseProof { worker_id: claim.worker_id, fence: claimed.fence };
+    let released = claimed.postpone(&proof, "later", Duration::from_millis(wait), now).expect("released");
+    let Change::To(job) = released else { panic!("it is changed") };
+    Versioned { job: Arc::new(*job), version }
 }

@@ -1,0 +1,72 @@
+//! The candidates that are not due yet: those whose `run_at` is to come, and those that wait for their next attempt.
+//!
+//! A wait for the next attempt lasts for awake time, while `run_at` is a time of the wall clock. Where time has passed
+//! that does not count, such a job is kept here for as long as is left of its wait.
+
+use std::time::Duration;
+
+use super::lane::{HORIZON, Lane, Position};
+use crate::clock::{LONGEST_STEP, Timestamp};
+use crate::job::Job;
+use crate::store::Versioned;
+
+impl Lane {
+    /// Keeps a candidate whose `run_at` is to come.
+    pub(super) fn keep_later(&mut self, candidate: Versioned, now: Timestamp, capacity: usize) {
+        let run_at = candidate.job.run_at;
+        // Jobs that are due beyond the horizon are found in the store when their time is near.
+        if run_at >= self.known_until.max(now.plus(HORIZON)) {
+            return;
+        }
+        self.keep_until(run_at, candidate);
+        if self.later.len() > capacity
+            && let Some(((dropped_at, dropped), candidate)) = self.later.pop_last()
+        {
+            self.positions.remove(&dropped);
+            match candidate.job.run_at <= now {
+                // No search for later jobs finds one that is due by the wall clock.
+                true => self.insert_due(candidate),
+                false => self.known_until = self.known_until.min(dropped_at),
+            }
+        }
+    }
+
+    /// Keeps a candidate that is due by the wall clock, and returns true, if its wait is not over and there is room.
+    pub(super) fn puts_off(&mut self, candidate: &Versioned, now: Timestamp, room: usize) -> bool {
+        let Some(rest) = self.rest_of_wait(&candidate.job).filter(|_| self.later.len() < room) else { return false };
+        self.keep_until(now.plus(rest), candidate.clone());
+        true
+    }
+
+    /// Moves the later candidates that have become due to the due ones.
+    pub(super) fn promote(&mut self, now: Timestamp) {
+        while let Some(entry) = self.later.first_entry() {
+            if entry.key().0 > now {
+                return;
+            }
+            let candidate = entry.remove();
+            self.positions.remove(&candidate.job.id);
+            if !self.puts_off(&candidate, now, usize::MAX) {
+                self.insert_due(candidate);
+            }
+        }
+    }
+
+    fn keep_until(&mut self, time: Timestamp, candidate: Versioned) {
+        let id = candidate.job.id.clone();
+        self.positions.insert(id.clone(), Position::Later(time));
+        self.later.insert((time, id), candidate);
+    }
+
+    /// Returns how much longer a job that is due by the wall clock waits for its next attempt. What two looks at the
+    /// clock may differ by does not count.
+    fn rest_of_wait(&self, job: &Job) -> Option<Duration> {
+        let (clock, since) = (self.clock.as_ref()?, job.backs_off_since()?);
+        let wait = job.run_at.since(since);
+        if wait <= LONGEST_STEP {
+            return None;
+        }
+        let rest = wait.saturating_sub(clock.awake().since(since));
+        Some(rest).filter(|rest| *rest > LONGEST_STEP)
+    }
+}
