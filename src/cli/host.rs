@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::cluster::{Cluster, ClusterArgs};
 use super::engine::{self, EngineSettings, Opened, StoreArgs};
 use super::failure::{ExitStatus, Failure};
-use super::leading::{Leading, Stages};
+use super::leading::{Leading, Stages, go_on_from};
 use super::limits;
 use super::log::{self, LogFormat};
 use super::managing::{Duties, Means, Shown};
@@ -28,7 +28,7 @@ use super::settings::Settings;
 use super::signals::Signals;
 use crate::api::access::{Access, check_exposure};
 use crate::api::{self, AppState, Limits, MemberState, Office};
-use crate::clock::{Clock, ComparedClock, ContinuedClock, SystemClock};
+use crate::clock::{AwakeClock, Clock, ComparedClock, ContinuedClock, SystemClock};
 use crate::monitor::MonitorConfig;
 use crate::peers::{Carrier, Deputies};
 use crate::store::time::keep_compared;
@@ -225,6 +225,11 @@ async fn serve_alone(
     shutdown: CancellationToken,
     serve: impl AsyncFnOnce(TcpListener, AppState, CancellationToken) -> io::Result<()>,
 ) -> Result<(), Failure> {
+    let clock = Arc::new(ContinuedClock::new(Arc::clone(&means.clock)));
+    if let Some(written) = means.store.written_until() {
+        go_on_from(&clock, written);
+    }
+    let means = Means { clock: AwakeClock::start(clock), ..means };
     let managing = means.start(means.manager(), None).await?;
     let address = listener.local_addr().map_err(Failure::failed)?;
     print(&format!("listening on http://{address}"))?;
@@ -268,7 +273,8 @@ async fn serve_as_member(
     };
     let clock = Arc::new(ContinuedClock::new(Arc::clone(&means.clock)));
     let executor = executor.with_deputy(deputies);
-    let means = Means { clock: Arc::clone(&clock) as Arc<dyn Clock>, executor, ..means };
+    let awake = AwakeClock::start(Arc::clone(&clock) as Arc<dyn Clock>);
+    let means = Means { clock: awake, executor, ..means };
     let leading = Leading { member, clock, means, shown, office, stages: stages.clone() };
     let (failing, failed) = oneshot::channel();
     let mut leading = AbortOnDropHandle::new(tokio::spawn(async move {

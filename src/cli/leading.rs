@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure::Failure;
 use super::managing::{Managing, Means, Shown, retire};
 use crate::api::Office;
-use crate::clock::{Clock as _, ContinuedClock};
+use crate::clock::{Clock as _, ContinuedClock, Timestamp};
 use crate::store::{Member, Standing};
 
 /// How long another member may take to lead once this one has given that up. A follower that has the log needs a few
@@ -78,10 +78,7 @@ impl Leading {
                 standing = leads(&mut standing) => standing,
             };
             tracing::info!(term, member = self.member.number(), "this member leads the cluster");
-            let behind = self.clock.go_on_from(time);
-            if behind > WORTH_SAYING {
-                tracing::warn!(?behind, "this machine's clock is behind that of a leader before: time passes slowly");
-            }
+            go_on_from(&self.clock, time);
             let since = self.clock.now();
             let (mark, manager) = (self.means.mark(), self.means.manager());
             let managing = match self.until_the_end(term, self.means.start(manager.clone(), Some(since))).await {
@@ -171,6 +168,14 @@ impl Leading {
             () = giving_up => {}
             () = given_up => {}
         }
+    }
+}
+
+/// Goes on from the latest time in the store, which this machine's clock may be behind.
+pub(super) fn go_on_from(clock: &ContinuedClock, written: Timestamp) {
+    let behind = clock.go_on_from(written);
+    if behind > WORTH_SAYING {
+        tracing::warn!(?behind, "this machine's clock is behind the times in the store: time passes at half the speed");
     }
 }
 

@@ -405,6 +405,11 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Returns the latest time that stands in the store as that of a change; `None` where nobody knows.
+    fn written_until(&self) -> Option<Timestamp> {
+        None
+    }
+
     /// Returns how many documents this store met in the last minutes and could not read. Searches and the archive pass
     /// them over; a read by id fails.
     fn unreadable(&self) -> usize {

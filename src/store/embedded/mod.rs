@@ -122,6 +122,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
+use crate::clock::Timestamp;
 use crate::job::{BodyRef, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
@@ -391,6 +392,10 @@ impl Store for EmbeddedStore {
 
     fn is_exclusive(&self) -> bool {
         true
+    }
+
+    fn written_until(&self) -> Option<Timestamp> {
+        self.in_memory(|engine| engine.published.read().time).ok()
     }
 
     fn stopped(&self) -> Option<String> {
