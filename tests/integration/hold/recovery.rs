@@ -360,6 +360,38 @@ async fn a_stopped_worker_is_not_heard(site: Site) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_and_a_worker_that_were_stopped_together_go_on_with_the_attempt_on_elasticsearch() {
+    let _share = machine::with_others();
+    both_go_on(Site::elasticsearch().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_and_a_worker_that_were_stopped_together_go_on_with_the_attempt_on_the_embedded_store() {
+    let _share = machine::with_others();
+    both_go_on(Site::embedded().await).await;
+}
+
+/// As on a machine that has slept: the server is back first, and scans before it hears of the worker.
+async fn both_go_on(mut site: Site) {
+    let mut worker = site.worker("sleeper", "6s");
+    let command = "echo $LEASEHOLD_FENCE >> started; while test -e started && ! test -e go; do sleep 0.05; done";
+    site.submit("job", command, json!({"max_attempts": 1})).await;
+    site.until_started(&["1"]).await;
+    worker.signal(Signal::SIGSTOP);
+    site.server.signal(Signal::SIGSTOP);
+    // The lease and the grace.
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    site.server.signal(Signal::SIGCONT);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    worker.signal(Signal::SIGCONT);
+    std::fs::write(site.path().join("go"), "").expect("written");
+    eventually("its end", async || site.job("job").await["state"] != "running").await;
+    let job = site.job("job").await;
+    let steps = [("claimed", "sleeper"), ("completed", "sleeper")];
+    assert_eq!(told(&job), steps.map(|(event, actor)| (event.to_owned(), actor.to_owned())), "{job}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 #[ignore = "every night: it runs on the embedded store"]
 async fn a_slow_job_whose_worker_beats_is_told_overdue_once_and_never_released_on_elasticsearch() {
     let _share = machine::with_others();

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::clock::{Clock, ComparedClock, ManualClock, Timestamp};
+use leasehold::clock::{AwakeClock, Clock, ComparedClock, ManualClock, SystemClock, TimeSources, Timestamp};
 use leasehold::job::{JobSpec, JobState};
 use leasehold::manager::{Manager, ManagerConfig, NewJob};
-use leasehold::monitor::{MonitorConfig, Report, Scan, Scans};
+use leasehold::monitor::leader::Leader;
+use leasehold::monitor::{MonitorConfig, Report, Scan, Scans, Vigil};
 
-use super::{LEASE, Site, cases, config, manager, new_job, spec};
+use super::{GRACE, LEASE, Site, cases, config, manager, new_job, spec};
 
 /// How far the clocks are apart, and how far they may be.
 const APART: Duration = Duration::from_secs(4);
@@ -23,6 +24,10 @@ cases! {
     machines_that_compare_their_clocks_wait_no_longer_than_these_differ,
     a_clock_that_jumps_after_it_was_compared_ends_no_lease_early,
     a_monitor_whose_clock_is_too_far_off_takes_nothing_away,
+    a_machine_that_slept_takes_no_job_from_a_worker_that_beats_and_that_of_a_dead_one_in_the_end,
+    a_step_of_the_clock_takes_nothing_from_a_worker_that_beats,
+    a_wall_clock_that_is_an_hour_ahead_for_two_seconds_keeps_no_lease_alive,
+    a_monitor_that_is_started_again_and_again_ends_the_lease_of_a_dead_worker,
 }
 
 /// A monitor on another machine.
@@ -224,4 +229,153 @@ async fn a_monitor_whose_clock_is_too_far_off_takes_nothing_away(site: Site) {
     assert_eq!(machines.recovered().await, 0);
     let said = machines.judging.clock_is_off();
     assert!(said.as_deref().is_some_and(|said| said.contains("53.") && said.contains("ahead")), "{said:?}");
+}
+
+/// A machine whose server counts awake time, by clocks that the test moves.
+struct Awake {
+    wall: Arc<ManualClock>,
+    passed: Arc<AtomicU64>,
+    clock: Arc<AwakeClock>,
+    site: Site,
+    scans: Scans,
+}
+
+impl Awake {
+    fn on(site: Site) -> Self {
+        Self::with(site, Arc::default())
+    }
+
+    /// A process that begins now, after those that `vigil` knows.
+    fn with(site: Site, vigil: Arc<Vigil>) -> Self {
+        let (start, passed) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+        let wall = Arc::new(ManualClock::at(site.clock.now()));
+        let monotonic = {
+            let passed = Arc::clone(&passed);
+            move || Duration::from_millis(passed.load(Ordering::SeqCst))
+        };
+        let system = SystemClock::reading(TimeSources {
+            wall: {
+                let wall = Arc::clone(&wall);
+                Box::new(move || wall.now())
+            },
+            monotonic: Box::new(monotonic.clone()),
+            slept: Box::new(|| Duration::ZERO),
+        });
+        let clock = Arc::new(AwakeClock::timed_by(Arc::new(system), Arc::new(move || start + monotonic())));
+        let config = ManagerConfig { poll_interval: Duration::from_millis(50), ..ManagerConfig::default() };
+        let manager = Manager::start(Arc::clone(&site.store), Arc::clone(&clock) as Arc<dyn Clock>, config);
+        let scans = Scans::new(manager.clone(), &super::config(), true).following(vigil);
+        Self { wall, passed, clock, site: Site { manager, ..site }, scans }
+    }
+
+    /// So much time passes, in which the server runs.
+    fn run(&self, time: Duration) {
+        for _ in 0..time.as_millis() / 100 {
+            self.stand(Duration::from_millis(100));
+        }
+    }
+
+    /// So much time passes, in which the server is stopped.
+    fn stand(&self, time: Duration) {
+        self.wall.advance(time);
+        self.site.clock.advance(time);
+        self.passed.fetch_add(u64::try_from(time.as_millis()).expect("a short time"), Ordering::SeqCst);
+        self.clock.tick();
+    }
+
+    /// Scans as often as a monitor could, and returns what it has taken away.
+    async fn took_away(&self) -> (usize, usize) {
+        self.site.engine.settle().await;
+        let report = self.scans.run_once(Scan::Watch, self.clock.now()).await.expect("the scan runs");
+        assert!(report.fault.is_none(), "{report:?}");
+        (report.recovered() + report.timed_out + report.expired, report.flagged)
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn a_machine_that_slept_takes_no_job_from_a_worker_that_beats_and_that_of_a_dead_one_in_the_end(site: Site) {
+    let machine = Awake::on(site);
+    let once = JobSpec { max_attempts: 1, timeout: Some(4 * LEASE), ..spec() };
+    let claimed = machine.site.submit_and_claim(NewJob::of(once)).await;
+    for _ in 0..3 {
+        machine.run(LEASE - 2 * SECOND);
+        machine.stand(Duration::from_secs(600));
+        assert_eq!(machine.took_away().await, (0, 0));
+        machine.run(LEASE / 3);
+        assert_eq!(machine.took_away().await, (0, 0));
+        machine.site.beat(&claimed).await;
+    }
+    machine.run(LEASE / 2);
+    assert_eq!(machine.took_away().await.0, 1, "its time limit counts only the time awake");
+    assert_eq!(machine.site.job(&claimed.job.id).await.state.name(), JobState::Failed);
+
+    let dead = machine.site.submit_and_claim(new_job()).await;
+    machine.run(LEASE / 2);
+    machine.stand(Duration::from_secs(600));
+    machine.run(LEASE / 2);
+    machine.run(GRACE + SECOND);
+    assert_eq!(machine.took_away().await.0, 1);
+    assert_eq!(machine.site.job(&dead.job.id).await.state.name(), JobState::Available);
+}
+
+async fn a_step_of_the_clock_takes_nothing_from_a_worker_that_beats(site: Site) {
+    let machine = Awake::on(site);
+    let claimed = machine.site.submit_and_claim(NewJob::of(JobSpec { timeout: Some(3 * LEASE), ..spec() })).await;
+    machine.run(LEASE / 3);
+    machine.wall.advance(Duration::from_secs(240));
+    for _ in 0..6 {
+        machine.run(LEASE / 3);
+        assert_eq!(machine.took_away().await, (0, 0));
+        machine.site.beat(&claimed).await;
+    }
+    assert_eq!(machine.clock.now().since(machine.site.clock.now()), Duration::from_secs(240), "the step is followed");
+    machine.run(LEASE);
+    assert_eq!(machine.took_away().await.0, 1, "its time limit");
+}
+
+async fn a_wall_clock_that_is_an_hour_ahead_for_two_seconds_keeps_no_lease_alive(site: Site) {
+    let machine = Awake::on(site);
+    let hour = Duration::from_secs(3_600);
+    machine.wall.advance(hour);
+    machine.run(2 * SECOND);
+    let claimed = machine.site.submit_and_claim(new_job()).await;
+    machine.wall.turn_back(hour);
+    machine.run(LEASE + GRACE + SECOND);
+    assert_eq!(machine.took_away().await.0, 1);
+    assert_eq!(machine.site.job(&claimed.job.id).await.state.name(), JobState::Available);
+}
+
+async fn a_monitor_that_is_started_again_and_again_ends_the_lease_of_a_dead_worker(site: Site) {
+    let mut vigil = Arc::<Vigil>::default();
+    let mut machine = Awake::with(site, Arc::clone(&vigil));
+    let claimed = machine.site.submit_and_claim(new_job()).await;
+    let (mut lives, mut taken_at) = (0, None);
+    // An hour and then a second pass between two lives of five seconds.
+    for down in [3_600].into_iter().chain(std::iter::repeat_n(1, 30)) {
+        let leader = |machine: &Awake, vigil: &Arc<Vigil>| {
+            let clock = Arc::clone(&machine.clock) as Arc<dyn Clock>;
+            Leader::new(Arc::clone(&machine.site.store), clock, 3 * SECOND).following(Arc::clone(vigil))
+        };
+        let mut leading = leader(&machine, &vigil);
+        leading.step().await.expect("it leads");
+        for _ in 0..5 {
+            machine.run(SECOND);
+            leading.step().await.expect("it leads on");
+        }
+        if machine.took_away().await.0 > 0 {
+            taken_at = Some(lives);
+            break;
+        }
+        leading.give_back().await;
+        machine.site.manager.retire().await;
+        machine.site.clock.advance(Duration::from_secs(down));
+        vigil = Arc::default();
+        let Awake { site, .. } = machine;
+        machine = Awake::with(site, Arc::clone(&vigil));
+        lives += 1;
+    }
+    // Half of the term is left after an hour, and twice the term is the most.
+    assert!(taken_at.is_some_and(|lives| (6..=25).contains(&lives)), "{taken_at:?}");
+    assert_eq!(machine.site.job(&claimed.job.id).await.state.name(), JobState::Available);
 }
