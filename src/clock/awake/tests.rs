@@ -121,7 +121,7 @@ fn the_marks_are_written_as_json_and_read_again() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 50, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_the_marks_are_few_and_say_how_much_time_has_counted(

@@ -99,6 +99,8 @@ fn a_wall_clock_that_was_set_back_is_waited_for_at_half_the_speed() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 50, failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn time_never_goes_back_and_never_slower_than_half_the_speed(
         steps in prop::collection::vec((-100_000_i64..100_000, 100_i64..20_000, any::<bool>()), 1..40),

@@ -165,7 +165,7 @@ fn term() -> impl Strategy<Value = Duration> {
 }
 
 fn cases() -> ProptestConfig {
-    ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig { cases: 50, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 #[test]
