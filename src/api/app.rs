@@ -6,18 +6,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, Guard};
-use super::error::{ApiError, Code};
+use super::budget::BodyBudget;
 use crate::manager::Manager;
 use crate::notify::Subscriptions;
 use crate::peers::PeerClient;
 use crate::scheduler::Schedules;
-
-/// The size of the budget's units, in bytes.
-const BUDGET_UNIT: usize = 1024;
 
 /// The parts of a server.
 #[derive(Clone)]
@@ -127,22 +124,5 @@ impl AppParts {
             shutdown,
             openapi,
         }
-    }
-}
-
-/// The budget of bytes that the bodies of all requests together may hold.
-#[derive(Clone)]
-pub(crate) struct BodyBudget(Arc<Semaphore>);
-
-impl BodyBudget {
-    pub(crate) fn new(bytes: usize) -> Self {
-        Self(Arc::new(Semaphore::new((bytes / BUDGET_UNIT).min(Semaphore::MAX_PERMITS))))
-    }
-
-    pub(super) fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
-        let units = u32::try_from(bytes.div_ceil(BUDGET_UNIT)).unwrap_or(u32::MAX);
-        Arc::clone(&self.0)
-            .try_acquire_many_owned(units)
-            .map_err(|_| ApiError::new(Code::Overloaded, "the server holds as many request bodies as it can"))
     }
 }

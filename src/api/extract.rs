@@ -1,25 +1,18 @@
 //! The extractors of the handlers: the body as JSON or text, the job's id from the path, the query.
 //!
-//! Every failure is an [`ApiError`] that says what is wrong and where. A body is read under a limit of its route,
-//! within a time, and against a budget of bytes for all requests together, so that no number of clients makes the
-//! server hold more than it has.
+//! Every failure is an [`ApiError`] that says what is wrong and where.
 
 use std::convert::Infallible;
 use std::str::FromStr;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
-use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT};
+use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
-use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout_at};
 
 use super::App;
-use super::app::BodyBudget;
+use super::body::{Read, read_within};
 use super::error::{ApiError, Code};
 use crate::job::strict::{self, Strict};
 use crate::job::{ConcurrencyKey, InvalidName, JobId, LimitName, LimitScope, QueueName, ScheduleId, WorkerId};
@@ -31,76 +24,9 @@ pub(super) const MAX_SINGLE_BYTES: usize = 4 * 1024 * 1024;
 /// The longest body of a bulk call, in bytes.
 pub(super) const MAX_BULK_BYTES: usize = 64 * 1024 * 1024;
 
-/// A body that was read, and its share of the budget.
-pub(super) struct Read {
-    pub(super) bytes: Bytes,
-    _share: Option<OwnedSemaphorePermit>,
-}
-
 /// Reads a body of at most `max_bytes`.
 pub(super) async fn read(parts: &Parts, body: Body, max_bytes: usize, app: &App) -> Result<Read, ApiError> {
     read_within(parts, body, max_bytes, (&app.budget, app.limits.body_within)).await
-}
-
-/// Reads a body of at most `max_bytes`, from this budget and within this time.
-pub(super) async fn read_within(
-    parts: &Parts,
-    mut body: Body,
-    max_bytes: usize,
-    (budget, within): (&BodyBudget, Duration),
-) -> Result<Read, ApiError> {
-    refuse_compression(parts)?;
-    let too_large = || ApiError::new(Code::BodyTooLarge, format!("the body must have at most {max_bytes} bytes"));
-    let announced = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > max_bytes) {
-        return Err(too_large());
-    }
-    let deadline = Instant::now() + within;
-    let (mut first, mut more) = (Bytes::new(), BytesMut::new());
-    let mut share: Option<OwnedSemaphorePermit> = None;
-    // Bounded by `max_bytes` and the deadline.
-    loop {
-        let frame = timeout_at(deadline, body.frame()).await.map_err(|_| {
-            let seconds = within.as_secs();
-            ApiError::new(Code::BodyStalled, format!("the body did not arrive within {seconds} s"))
-        })?;
-        let Some(frame) = frame else { break };
-        let frame = frame
-            .map_err(|error| ApiError::new(Code::MalformedRequest, format!("the body cannot be read: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
-        if first.len() + more.len() + data.len() > max_bytes {
-            return Err(too_large());
-        }
-        let part = budget.take(data.len())?;
-        match &mut share {
-            Some(share) => share.merge(part),
-            None => share = Some(part),
-        }
-        // Most bodies come in one piece, which is then not copied.
-        if first.is_empty() {
-            first = data;
-        } else {
-            more.extend_from_slice(&data);
-        }
-    }
-    let bytes = if more.is_empty() { first } else { [first.as_ref(), more.as_ref()].concat().into() };
-    Ok(Read { bytes, _share: share })
-}
-
-/// Refuses a body that is compressed: it is read as it comes.
-pub(super) fn refuse_compression(parts: &Parts) -> Result<(), ApiError> {
-    let codings = parts.headers.get_all(CONTENT_ENCODING).iter().map(|value| value.to_str().unwrap_or("unreadable"));
-    match codings.flat_map(|value| value.split(',')).map(str::trim).find(|coding| !is_identity(coding)) {
-        None => Ok(()),
-        Some(coding) => {
-            let detail = format!("the body must be sent without content encoding, not `{coding}`");
-            Err(ApiError::new(Code::UnsupportedMediaType, detail))
-        }
-    }
-}
-
-fn is_identity(coding: &str) -> bool {
-    coding.is_empty() || coding.eq_ignore_ascii_case("identity")
 }
 
 /// Returns the media type of a request, without parameters.

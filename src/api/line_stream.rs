@@ -7,12 +7,13 @@ use axum::extract::{FromRequest, Request};
 use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_LENGTH;
 use http_body_util::BodyExt;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::App;
+use super::body::refuse_compression;
+use super::budget::Share;
 use super::error::{ApiError, Code};
-use super::extract::{MAX_SINGLE_BYTES, expect_media_type, refuse_compression};
+use super::extract::{MAX_SINGLE_BYTES, expect_media_type};
 use super::pieces::NDJSON;
 
 /// The longest line, in bytes.
@@ -48,7 +49,7 @@ pub(crate) struct LineStream {
     /// Whether the rest of a line that is too long is passed over.
     is_too_long: bool,
     /// The call's share of the budget of bytes.
-    _share: OwnedSemaphorePermit,
+    _share: Share,
 }
 
 impl FromRequest<App> for LineStream {
@@ -66,7 +67,7 @@ impl FromRequest<App> for LineStream {
 }
 
 impl LineStream {
-    fn of(body: Body, silent_within: Duration, share: OwnedSemaphorePermit) -> Self {
+    fn of(body: Body, silent_within: Duration, share: Share) -> Self {
         Self { body, silent_within, begun: BytesMut::new(), is_too_long: false, _share: share }
     }
 
@@ -123,7 +124,7 @@ mod tests {
     use futures::stream;
 
     use super::*;
-    use crate::api::app::BodyBudget;
+    use crate::api::budget::BodyBudget;
 
     fn of(frames: Vec<io::Result<Bytes>>) -> LineStream {
         let share = BodyBudget::new(1 << 20).take(1).unwrap_or_else(|_| panic!("there is room"));

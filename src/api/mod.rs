@@ -1,7 +1,8 @@
 //! HTTP in, domain out.
 //!
 //! In reading order: `error` (every refusal, and the only place that knows status codes), [`access`] (tokens and
-//! roles), `app` (what the handlers share), `call` and `extract` (what a handler takes out of a request), the handlers
+//! roles), `app` (what the handlers share), `budget` and `body` (how bodies are read), `call` and `extract` (what a
+//! handler takes out of a request), the handlers
 //! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `limits`, `workers`, `admin`, `schedules`,
 //! `schedule_bulk`, `schedule_lines`, `backfill`, `subscriptions`, `events`, `system`, `cluster`), `line_stream`
 //! (bodies of any length), `pieces` (answers of any length), `delivery` (claimed jobs on their way out), `trim`
@@ -18,6 +19,8 @@ mod amend;
 mod app;
 mod audit;
 mod backfill;
+mod body;
+mod budget;
 mod call;
 mod cluster;
 mod connection;

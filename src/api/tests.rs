@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::access::{Access, Guard};
-use super::app::{AppParts, BodyBudget};
+use super::app::AppParts;
+use super::budget::BodyBudget;
 use super::*;
 use crate::clock::SystemClock;
 use crate::job::{Actor, JobId, JobState};

@@ -35,10 +35,11 @@ pub(super) use measured::count_leaders;
 pub use office::Office;
 
 use super::access::{Access, Guard, Role};
-use super::app::{BodyBudget, Limits};
+use super::app::Limits;
+use super::body::{Read, read_within};
+use super::budget::BodyBudget;
 use super::call::Answer;
 use super::error::{ApiError, Code, write_problem};
-use super::extract::{Read, read_within};
 use super::json::{ok, with_body};
 use super::observe::{REQUEST_ID, observe, request_id};
 use super::system::unready;
