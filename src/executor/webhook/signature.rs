@@ -62,16 +62,21 @@ impl Secret {
         format!("{SECRET_PREFIX}{}", BASE64.encode(&self.0))
     }
 
-    fn mac(&self, id: &[u8], seconds: i64, body: &[u8]) -> Hmac<Sha256> {
+    /// Returns the HMAC-SHA256 of a message, which is given in parts.
+    pub(crate) fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
-        for part in [id, b".", seconds.to_string().as_bytes(), b".", body] {
+        for part in parts {
             mac.update(part);
         }
         mac
     }
 
+    fn mac_of_message(&self, id: &[u8], seconds: i64, body: &[u8]) -> Hmac<Sha256> {
+        self.mac(&[id, b".", seconds.to_string().as_bytes(), b".", body])
+    }
+
     fn sign(&self, id: &str, seconds: i64, body: &[u8]) -> String {
-        let signature = self.mac(id.as_bytes(), seconds, body).finalize().into_bytes();
+        let signature = self.mac_of_message(id.as_bytes(), seconds, body).finalize().into_bytes();
         format!("{SIGNATURE_PREFIX}{}", BASE64.encode(signature))
     }
 }
@@ -148,7 +153,7 @@ pub fn verify(secrets: &[Secret], headers: &HeaderMap, body: &[u8], now: Timesta
     let mut decoded = signatures.filter_map(|one| BASE64.decode(one.strip_prefix(SIGNATURE_PREFIX)?).ok());
     // The comparison takes the same time wherever the two differ.
     let fits = |signature: &Vec<u8>| {
-        secrets.iter().any(|secret| secret.mac(id, seconds, body).verify_slice(signature).is_ok())
+        secrets.iter().any(|secret| secret.mac_of_message(id, seconds, body).verify_slice(signature).is_ok())
     };
     if decoded.any(|signature| fits(&signature)) { Ok(()) } else { Err(InvalidSignature::Mismatch) }
 }
