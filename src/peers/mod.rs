@@ -17,9 +17,11 @@ mod calls;
 mod carrier;
 mod client;
 mod envelope;
+mod head;
 mod members;
 mod secret;
 mod teller;
+mod window;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -31,6 +33,7 @@ pub use calls::{CALLS_PATH, Deputies, InvalidCall, MAX_CALL_BYTES, Passed, Passe
 pub use carrier::Carrier;
 pub use client::PeerClient;
 pub use envelope::{Envelope, InvalidEnvelope, MAX_CLUSTER_BYTES};
+pub use head::{HEAD, Head, InvalidHead, OPENING, Opening};
 pub use members::ClusterMap;
 pub use secret::{InvalidPeerSecret, PeerSecret};
 pub use teller::Teller;
