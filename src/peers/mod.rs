@@ -17,6 +17,7 @@ mod calls;
 mod carrier;
 mod client;
 mod envelope;
+mod gate;
 mod head;
 mod members;
 mod secret;
@@ -33,6 +34,7 @@ pub use calls::{CALLS_PATH, Deputies, InvalidCall, MAX_CALL_BYTES, Passed, Passe
 pub use carrier::Carrier;
 pub use client::PeerClient;
 pub use envelope::{Envelope, InvalidEnvelope, MAX_CLUSTER_BYTES};
+pub use gate::{Gate, Refused};
 pub use head::{HEAD, Head, InvalidHead, OPENING, Opening};
 pub use members::ClusterMap;
 pub use secret::{InvalidPeerSecret, PeerSecret};
