@@ -105,6 +105,8 @@ pub struct HttpAnswer {
     pub status: StatusCode,
     /// The `Retry-After` header, if there is one.
     pub retry_after: Option<RetryAfter>,
+    /// The headers; none of an answer that another process has had ([`Deputy`]).
+    pub headers: HeaderMap,
     /// The body as far as it was read. It is compressed if the server compressed it without a request to do so.
     pub body: Bytes,
     /// Whether the body was longer than [`Limits::max_answer_bytes`].
@@ -238,9 +240,10 @@ impl HttpExecutor {
         let request = request.headers(call.headers.clone()).body(call.body.clone());
         let mut response = request.send().await.map_err(|error| CallError::of(&error))?;
         let status = response.status();
-        let retry_after = response.headers().get(RETRY_AFTER).and_then(RetryAfter::parse);
+        let headers = std::mem::take(response.headers_mut());
+        let retry_after = headers.get(RETRY_AFTER).and_then(RetryAfter::parse);
         let (body, truncated) = self.read_body(&mut response).await?;
-        Ok(HttpAnswer { status, retry_after, body, truncated, took: started.elapsed() })
+        Ok(HttpAnswer { status, retry_after, headers, body, truncated, took: started.elapsed() })
     }
 
     /// Reads the body up to the limit, and returns whether it was longer.

@@ -132,7 +132,7 @@ impl PassedCall {
 impl Passed {
     fn of(outcome: Result<HttpAnswer, CallError>) -> Self {
         match outcome {
-            Ok(HttpAnswer { status, retry_after, body, truncated, took }) => {
+            Ok(HttpAnswer { status, retry_after, body, truncated, took, .. }) => {
                 Self::Answered { status: status.as_u16(), retry_after, body: body.into(), truncated, took }
             }
             Err(CallError::TimedOut(after)) => Self::TimedOut(after),
@@ -160,7 +160,10 @@ impl Passed {
             Self::TimedOut(after) => Err(CallError::TimedOut(after)),
             Self::Broken(why) => Err(CallError::Broken(why)),
             Self::Answered { status, retry_after, body, truncated, took } => match StatusCode::from_u16(status) {
-                Ok(status) => Ok(HttpAnswer { status, retry_after, body: body.into(), truncated, took }),
+                Ok(status) => {
+                    let headers = HeaderMap::new();
+                    Ok(HttpAnswer { status, retry_after, headers, body: body.into(), truncated, took })
+                }
                 Err(_) => Err(CallError::Broken(format!("the status {status}"))),
             },
         })
@@ -269,6 +272,7 @@ mod tests {
         let answer = HttpAnswer {
             status: StatusCode::TOO_MANY_REQUESTS,
             retry_after: Some(RetryAfter::In(Duration::from_secs(3))),
+            headers: HeaderMap::new(),
             body: Bytes::from_static(b"later"),
             truncated: true,
             took: Duration::from_millis(7),

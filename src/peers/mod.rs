@@ -21,6 +21,7 @@ mod gate;
 mod head;
 mod members;
 mod secret;
+mod signer;
 mod teller;
 mod window;
 
@@ -38,6 +39,7 @@ pub use gate::{Gate, Refused};
 pub use head::{HEAD, Head, InvalidHead, OPENING, Opening};
 pub use members::ClusterMap;
 pub use secret::{InvalidPeerSecret, PeerSecret};
+pub use signer::{PeerAnswer, PeerCall, Signer};
 pub use teller::Teller;
 
 /// The path, below a manager's address, of the call with hints.

@@ -398,7 +398,8 @@ fn base64(bytes: &[u8]) -> String {
 
 fn answer(status: u16, retry_after: Option<RetryAfter>) -> Result<HttpAnswer, CallError> {
     let status = http::StatusCode::from_u16(status).expect("a status");
-    Ok(HttpAnswer { status, retry_after, body: Bytes::new(), truncated: false, took: Duration::ZERO })
+    let headers = HeaderMap::new();
+    Ok(HttpAnswer { status, retry_after, headers, body: Bytes::new(), truncated: false, took: Duration::ZERO })
 }
 
 #[test]
