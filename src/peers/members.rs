@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::store::Membership;
+use crate::store::{Heard, Member, Membership, SIGNED_HEADS};
 
 /// A cluster: a group of processes that are one store, as its members know it from their settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,11 +17,82 @@ pub struct ClusterMap {
     pub addresses: BTreeMap<u64, Arc<str>>,
 }
 
+/// A member that was not heard of for so long may have been started again, with another version of the program.
+const SILENT: Duration = Duration::from_secs(3);
+
+/// Returns whether a member may have a version of the program that reads no signed heads.
+#[must_use]
+pub fn may_be_earlier(member: &dyn Member, other: u64) -> bool {
+    let agreed = member.members().borrow().version;
+    member.heard().get(&other).map_or(agreed, |heard| heard.knows) < SIGNED_HEADS
+}
+
+/// The longest body of a call by which a member says who it is, in bytes, with what else it says to one that it has not
+/// heard.
+const GREETING_BYTES: usize = 64 * 1024;
+
+/// Returns how long a body with messages may be that is signed as earlier versions do, which know no heads: of any
+/// length while the members have not agreed on more, or while one of them says that it knows less, since it has gone
+/// back. One that is silent may have gone back, and can say so. Otherwise 0: no such call counts.
+#[must_use]
+pub fn earlier_bytes(member: &dyn Member) -> usize {
+    earlier_bytes_of(member.number(), &member.members().borrow(), &member.heard())
+}
+
+fn earlier_bytes_of(own: u64, members: &Membership, heard: &BTreeMap<u64, Heard>) -> usize {
+    if members.version < SIGNED_HEADS {
+        return usize::MAX;
+    }
+    let others = members.seats.keys().filter(|other| **other != own);
+    let bytes = others.map(|other| match heard.get(other).filter(|heard| heard.ago < SILENT) {
+        Some(Heard { knows, .. }) if *knows >= SIGNED_HEADS => 0,
+        Some(_) => usize::MAX,
+        None => GREETING_BYTES,
+    });
+    bytes.max().unwrap_or(0)
+}
+
+/// Returns whether the members have not agreed yet that all of them read signed heads.
+#[must_use]
+pub fn is_agreed_on_less(member: &dyn Member) -> bool {
+    member.members().borrow().version < SIGNED_HEADS
+}
+
 impl ClusterMap {
+    /// Returns the name of a member in signed heads.
+    #[must_use]
+    pub fn name(&self, member: u64) -> String {
+        format!("{}/{member}", self.cluster)
+    }
+
     /// Returns where a member is reached: as the settings say, or else as the members have agreed on.
     #[must_use]
     pub fn address(&self, member: u64, members: &Membership) -> Option<Arc<str>> {
         let agreed = || members.seats.get(&member).and_then(|seat| seat.address.as_deref()).map(Arc::from);
         self.addresses.get(&member).cloned().or_else(agreed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_earlier_versions_count_while_a_member_may_have_one() {
+        let agreed = |version: u32| Membership { version, ..Membership::founded(&[1, 2, 3]) };
+        let (now, before) = (Duration::ZERO, SILENT);
+        let heard = |of: &[(u64, Duration, u32)]| -> BTreeMap<u64, Heard> {
+            of.iter().map(|(number, ago, knows)| (*number, Heard { ago: *ago, knows: *knows, last: 0 })).collect()
+        };
+        let all = heard(&[(2, now, SIGNED_HEADS), (3, now, SIGNED_HEADS + 1)]);
+        assert_eq!(earlier_bytes_of(1, &agreed(SIGNED_HEADS - 1), &all), usize::MAX);
+        assert_eq!(earlier_bytes_of(1, &agreed(SIGNED_HEADS), &all), 0);
+        let stranger = heard(&[(2, now, SIGNED_HEADS), (3, now, SIGNED_HEADS), (9, now, SIGNED_HEADS - 1)]);
+        assert_eq!(earlier_bytes_of(1, &agreed(SIGNED_HEADS), &stranger), 0, "it is no member");
+        for silent in [heard(&[(2, now, SIGNED_HEADS)]), heard(&[(2, now, SIGNED_HEADS), (3, before, SIGNED_HEADS)])] {
+            assert_eq!(earlier_bytes_of(1, &agreed(SIGNED_HEADS), &silent), GREETING_BYTES);
+        }
+        let gone_back = heard(&[(2, before, SIGNED_HEADS), (3, now, SIGNED_HEADS - 1)]);
+        assert_eq!(earlier_bytes_of(1, &agreed(SIGNED_HEADS), &gone_back), usize::MAX);
     }
 }

@@ -17,6 +17,10 @@ use tokio::sync::watch;
 use super::StoreError;
 use crate::clock::Timestamp;
 
+/// The version of the exchange ([`Heard::knows`], [`Membership::version`]) from which on members read signed heads of
+/// calls.
+pub const SIGNED_HEADS: u32 = 4;
+
 /// A message of this member to another one, or of another one to this. Messages may be lost, doubled, late, and in
 /// another order: that makes a group slower, and never wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]

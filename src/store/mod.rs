@@ -31,7 +31,8 @@ use async_trait::async_trait;
 pub use audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch};
 pub use leadership::LeadershipMark;
 pub use member::{
-    ChangeError, Heard, Hindrance, Identity, Member, MemberChange, MemberMessage, Membership, Role, Seat, Standing,
+    ChangeError, Heard, Hindrance, Identity, Member, MemberChange, MemberMessage, Membership, Role, SIGNED_HEADS, Seat,
+    Standing,
 };
 pub use output::{CellKey, OutputCell, OutputOf, OutputStore, Stream};
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
