@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, Guard};
 use super::budget::BodyBudget;
+use super::of_peers::OfPeers;
 use crate::manager::Manager;
 use crate::notify::Subscriptions;
 use crate::peers::PeerClient;
@@ -89,6 +90,8 @@ pub(super) struct AppParts {
     pub(super) schedules: Option<Schedules>,
     pub(super) guard: Arc<Guard>,
     pub(super) peers: Option<PeerClient>,
+    /// How the calls of these managers are read.
+    pub(super) of_peers: Option<OfPeers>,
     pub(super) metrics: PrometheusHandle,
     pub(super) limits: Limits,
     pub(super) configuration: serde_json::Value,
@@ -113,6 +116,7 @@ impl AppParts {
             subscriptions,
             schedules,
             guard: Arc::new(Guard::new(access, address)),
+            of_peers: peers.as_ref().map(|peers| OfPeers::of_managers(peers, limits.body_within)),
             peers,
             metrics,
             budget: BodyBudget::new(limits.body_bytes),

@@ -2,46 +2,48 @@
 //! of the public API: whoever holds the secret of the cluster makes them, and no token opens them.
 
 use axum::extract::{Request, State};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 
 use super::App;
 use super::call::{Admin, Answer, Call, Read};
 use super::error::{ApiError, Code};
-use super::extract::{Query, parse, read};
+use super::extract::{Query, parse};
 use super::json::ok;
-use crate::peers::{AskWorkers, Hints, MAX_HINTS_BYTES};
+use super::of_peers::{HINTS, PeerRoute, QUESTIONS};
+use crate::peers::{AskWorkers, Hints};
 use crate::wire::{ChangeCluster, ClusterStatus};
 
-/// The longest body of a call that only asks, in bytes.
-const MAX_QUESTION_BYTES: usize = 4 * 1024;
-
-/// Reads a call that is signed by another manager of the store.
-async fn of_a_peer<T: DeserializeOwned>(app: &App, request: Request, max_bytes: usize) -> Result<T, ApiError> {
-    let Some(peers) = &app.peers else {
-        return Err(ApiError::new(Code::NoSuchRoute, "this server takes no calls of other servers"));
+/// Answers a call of another manager of the store, whose body it reads.
+async fn answer<T: DeserializeOwned>(
+    app: &App,
+    request: Request,
+    route: &PeerRoute,
+    answer: impl FnOnce(T) -> Answer,
+) -> Response {
+    let Some(peers) = &app.of_peers else {
+        return ApiError::new(Code::NoSuchRoute, "this server takes no calls of other servers").into_response();
     };
-    let (parts, body) = request.into_parts();
-    let body = read(&parts, body, max_bytes, app).await?;
-    peers
-        .verify(&parts.headers, &body.bytes, app.manager.now())
-        .map_err(|why| ApiError::new(Code::Unauthorized, format!("the call is not one of another server: {why}")))?;
-    parse(&body.bytes)
+    let takes_earlier = || if app.manager.is_any_earlier() { usize::MAX } else { 0 };
+    let read = peers.read(request, route, takes_earlier).await;
+    peers.answer(read.and_then(|body| parse(&body.bytes)).and_then(answer))
 }
 
 /// Tells another manager which workers call this one.
-pub(super) async fn workers(State(app): State<App>, request: Request) -> Answer {
-    let AskWorkers { id } = of_a_peer(&app, request, MAX_QUESTION_BYTES).await?;
-    ok(&app.manager.workers_seen_here(id.as_ref()))
+pub(super) async fn workers(State(app): State<App>, request: Request) -> Response {
+    let tell = |AskWorkers { id }| ok(&app.manager.workers_seen_here(id.as_ref()));
+    answer(&app, request, &QUESTIONS, tell).await
 }
 
 /// Takes hints of jobs that another manager has written.
-pub(super) async fn hints(State(app): State<App>, request: Request) -> Answer {
-    let hints: Hints = of_a_peer(&app, request, MAX_HINTS_BYTES).await?;
-    app.manager.take_recalls(&hints.recalls);
-    app.manager.take_hints(&hints.available)?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+pub(super) async fn hints(State(app): State<App>, request: Request) -> Response {
+    let take = |hints: Hints| {
+        app.manager.take_recalls(&hints.recalls);
+        app.manager.take_hints(&hints.available)?;
+        Ok(StatusCode::NO_CONTENT.into_response())
+    };
+    answer(&app, request, &HINTS, take).await
 }
 
 /// Returns where the member that is asked stands in its cluster: who leads, who else there is, and how far the member

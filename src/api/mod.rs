@@ -2,7 +2,7 @@
 //!
 //! In reading order: `error` (every refusal, and the only place that knows status codes), [`access`] (tokens and
 //! roles), `app` (what the handlers share), `budget` and `body` (how bodies are read), `call` and `extract` (what a
-//! handler takes out of a request), the handlers
+//! handler takes out of a request), `of_peers` (the calls of other processes of the installation), the handlers
 //! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `limits`, `workers`, `admin`, `schedules`,
 //! `schedule_bulk`, `schedule_lines`, `backfill`, `subscriptions`, `events`, `system`, `cluster`), `line_stream`
 //! (bodies of any length), `pieces` (answers of any length), `delivery` (claimed jobs on their way out), `trim`
@@ -39,6 +39,7 @@ mod line_stream;
 mod lists;
 pub mod metrics;
 mod observe;
+mod of_peers;
 mod openapi;
 mod output;
 mod pieces;

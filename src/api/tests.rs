@@ -40,6 +40,7 @@ impl Fixture {
             schedules: None,
             guard: Arc::new(Guard { access: Access::default(), trusts_its_machine: false }),
             peers: None,
+            of_peers: None,
             metrics: metrics::install().expect("metrics"),
             budget: BodyBudget::new(limits.body_bytes),
             streams: Arc::new(Semaphore::new(limits.event_streams)),

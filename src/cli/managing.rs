@@ -82,7 +82,8 @@ impl Means {
     /// another one, if it did. Whoever gives this up on the way retires the manager.
     pub(super) async fn start(&self, manager: Manager, leads_since: Option<Timestamp>) -> Result<Managing, Failure> {
         let (store, clock) = (&self.store, &self.clock);
-        let peers = self.peer_secret.clone().map(PeerClient::new).transpose().map_err(Failure::failed)?;
+        let client = |secret: PeerSecret| PeerClient::new(secret, self.address.as_deref(), Arc::clone(clock));
+        let peers = self.peer_secret.clone().map(client).transpose().map_err(Failure::failed)?;
         let teller = peers.clone().map(|peers| Teller::start(manager.clone(), peers));
         let executor = self.executor.clone();
         let policy = executor.policy().clone();

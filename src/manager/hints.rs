@@ -53,11 +53,20 @@ pub struct Hint {
     pub primary_term: u64,
 }
 
+/// Another manager of the store that runs and can be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// Where it is reached.
+    pub address: Arc<str>,
+    /// Whether it reads the signed heads of calls, as it says itself. Earlier versions of the program do not.
+    pub reads_heads: bool,
+}
+
 /// The hints of one call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outgoing {
-    /// The address of the manager that is to be called.
-    pub address: Arc<str>,
+    /// The manager that is to be called.
+    pub to: Other,
     /// The hints, at most [`MAX_HINTED_JOBS`].
     pub hints: Vec<Hint>,
     /// The recalls, at most [`MAX_HINTED_JOBS`].
@@ -76,7 +85,7 @@ pub(crate) struct Hints {
 /// The other managers, and what they are to be told.
 #[derive(Default)]
 struct Receivers {
-    addresses: HashMap<RecordName, Arc<str>>,
+    others: HashMap<RecordName, Other>,
     by_address: BTreeMap<Arc<str>, Receiver>,
     /// The number of other managers that have no address.
     without: usize,
@@ -149,26 +158,27 @@ impl Receiver {
 
 impl Receivers {
     /// Takes over where the other managers are reached. Those that are gone are told nothing more.
-    fn know(&mut self, others: impl Iterator<Item = (RecordName, Option<Arc<str>>)>, own: &str) {
+    fn know(&mut self, others: impl Iterator<Item = (RecordName, Option<Other>)>, own: &str) {
         self.without = 0;
-        self.addresses.clear();
-        for (name, address) in others {
-            match address {
+        self.others.clear();
+        for (name, other) in others {
+            match other {
                 None => self.without += 1,
                 // A former process of this manager, which is not known to be gone yet.
-                Some(address) if *address == *own => {}
-                Some(address) => drop(self.addresses.insert(name, address)),
+                Some(other) if *other.address == *own => {}
+                Some(other) => drop(self.others.insert(name, other)),
             }
         }
-        let known = &self.addresses;
-        self.by_address.retain(|address, receiver| receiver.calls > 0 || known.values().any(|known| known == address));
+        let known = &self.others;
+        let is_known = |address: &Arc<str>| known.values().any(|other| other.address == *address);
+        self.by_address.retain(|address, receiver| receiver.calls > 0 || is_known(address));
     }
 
     /// Keeps jobs to be told to managers, and returns the number of those for which there was no room.
     fn keep<'a>(&mut self, jobs: impl Iterator<Item = &'a (RecordName, Versioned)>, now: Instant) -> usize {
         let mut dropped = 0;
         for (name, job) in jobs {
-            let Some(address) = self.addresses.get(name) else { continue };
+            let Some(Other { address, .. }) = self.others.get(name) else { continue };
             let receiver = match self.by_address.get_mut(address) {
                 Some(receiver) => receiver,
                 None => self.by_address.entry(Arc::clone(address)).or_default(),
@@ -178,20 +188,27 @@ impl Receivers {
         dropped
     }
 
+    fn is_any_earlier(&self) -> bool {
+        self.others.values().any(|other| !other.reads_heads)
+    }
+
     /// Keeps recalls to be told to every manager.
     fn keep_recalls(&mut self, recalls: &[Recall], now: Instant) {
-        let Self { addresses, by_address, .. } = self;
-        for address in addresses.values() {
+        let Self { others, by_address, .. } = self;
+        for Other { address, .. } in others.values() {
             by_address.entry(Arc::clone(address)).or_default().keep_recalls(recalls, now);
         }
     }
 
-    /// Takes the jobs and recalls of the next call, and the address to be called.
-    fn take(&mut self, now: Instant) -> Option<(Arc<str>, Vec<Versioned>, Vec<Recall>)> {
-        self.by_address.iter_mut().find_map(|(address, receiver)| {
-            let (jobs, recalls) = receiver.take(now)?;
-            Some((Arc::clone(address), jobs, recalls))
-        })
+    /// Takes the jobs and recalls of the next call, and the manager to be called.
+    fn take(&mut self, now: Instant) -> Option<(Other, Vec<Versioned>, Vec<Recall>)> {
+        let (address, (jobs, recalls)) = self
+            .by_address
+            .iter_mut()
+            .find_map(|(address, receiver)| Some((Arc::clone(address), receiver.take(now)?)))?;
+        // Two may have had the address, one after the other.
+        let reads_heads = self.others.values().any(|other| other.address == address && other.reads_heads);
+        Some((Other { address, reads_heads }, jobs, recalls))
     }
 
     /// Returns the managers to which the latest call failed, and why.
@@ -215,7 +232,7 @@ impl Hints {
     }
 
     /// Takes over which other managers run, and where each is reached.
-    pub(crate) fn know(&self, others: impl Iterator<Item = (RecordName, Option<Arc<str>>)>) {
+    pub(crate) fn know(&self, others: impl Iterator<Item = (RecordName, Option<Other>)>) {
         self.receivers.lock().know(others, self.own.as_deref().unwrap_or_default());
     }
 
@@ -241,7 +258,7 @@ impl Hints {
     /// other.
     pub(crate) fn is_any_without_address(&self) -> bool {
         let receivers = self.receivers.lock();
-        let others = receivers.without + receivers.addresses.len();
+        let others = receivers.without + receivers.others.len();
         others > 0 && (self.own.is_none() || receivers.without > 0)
     }
 
@@ -250,7 +267,7 @@ impl Hints {
         let receivers = self.receivers.lock();
         let mut found = Vec::new();
         let without = receivers.without + usize::from(self.own.is_none());
-        let managers = receivers.without + receivers.addresses.len() + 1;
+        let managers = receivers.without + receivers.others.len() + 1;
         if managers > 1 && without > 0 {
             found.push(format!(
                 "{without} of {managers} managers have no address (`--advertise`, `--cluster-secret`): a job that is \
@@ -293,10 +310,10 @@ impl Manager {
         loop {
             let news = hints.news.notified();
             let next = hints.receivers.lock().take(Instant::now());
-            if let Some((address, jobs, recalls)) = next {
+            if let Some((to, jobs, recalls)) = next {
                 let hints = pack(&*self.shared.store, &jobs);
                 count("dropped", jobs.len() - hints.len());
-                return Outgoing { address, hints, recalls };
+                return Outgoing { to, hints, recalls };
             }
             news.await;
         }
@@ -307,7 +324,7 @@ impl Manager {
     pub fn hints_told(&self, told: &Outgoing, outcome: Result<(), String>) {
         count(if outcome.is_ok() { "sent" } else { "failed" }, told.hints.len());
         let mut receivers = self.shared.hints.receivers.lock();
-        if let Some(receiver) = receivers.by_address.get_mut(&told.address) {
+        if let Some(receiver) = receivers.by_address.get_mut(&told.to.address) {
             count("dropped", receiver.end(outcome, Instant::now()));
         }
         // What was collected meanwhile may go now.
@@ -332,11 +349,17 @@ impl Manager {
         Ok(())
     }
 
-    /// Returns where the other managers of the store that run are reached, and how many have no address.
+    /// Returns the other managers of the store that run and can be called, and how many have no address.
     #[must_use]
-    pub fn others(&self) -> (Vec<Arc<str>>, usize) {
+    pub fn others(&self) -> (Vec<Other>, usize) {
         let receivers = self.shared.hints.receivers.lock();
-        (receivers.addresses.values().cloned().collect(), receivers.without)
+        (receivers.others.values().cloned().collect(), receivers.without)
+    }
+
+    /// Returns whether a manager runs that has an earlier version of the program and so signs no heads of its calls.
+    #[must_use]
+    pub fn is_any_earlier(&self) -> bool {
+        self.shared.hints.receivers.lock().is_any_earlier()
     }
 
     /// Returns what is wrong between this manager and the others of the store, each as a sentence.
@@ -365,11 +388,15 @@ mod tests {
         Versioned { job: Arc::new(job), version: Version { place: Place::Main, primary_term: 1, seq_no: 1 } }
     }
 
+    /// A manager at this address.
+    fn at(address: &str) -> Option<Other> {
+        Some(Other { address: address.into(), reads_heads: true })
+    }
+
     /// The managers `a` and `b`, each at an address of its own.
     fn two() -> Receivers {
         let mut receivers = Receivers::default();
-        let at = |text: &str| Some(Arc::from(format!("http://{text}")));
-        receivers.know([(name("a"), at("a")), (name("b"), at("b"))].into_iter(), OWN);
+        receivers.know([(name("a"), at("http://a")), (name("b"), at("http://b"))].into_iter(), OWN);
         receivers
     }
 
@@ -381,7 +408,7 @@ mod tests {
 
     /// Returns whom the next call tells, and of how many jobs.
     fn next(receivers: &mut Receivers, now: Instant) -> Option<(String, usize)> {
-        receivers.take(now).map(|(address, jobs, _)| (address.trim_start_matches("http://").to_owned(), jobs.len()))
+        receivers.take(now).map(|(to, jobs, _)| (to.address.trim_start_matches("http://").to_owned(), jobs.len()))
     }
 
     fn call(address: &str, jobs: usize) -> Option<(String, usize)> {
@@ -439,8 +466,9 @@ mod tests {
     #[test]
     fn a_manager_that_is_gone_or_is_this_one_is_told_nothing() {
         let (mut receivers, now) = (two(), Instant::now());
+        assert!(!receivers.is_any_earlier());
         keep(&mut receivers, "a", 1, now);
-        let others = [(name("b"), None), (name("former"), Some(Arc::from(OWN)))];
+        let others = [(name("b"), None), (name("former"), at(OWN))];
         receivers.know(others.into_iter(), OWN);
         for gone in ["a", "b", "former"] {
             assert_eq!(keep(&mut receivers, gone, 1, now), 0);
@@ -453,10 +481,10 @@ mod tests {
     fn managers_without_an_address_are_told_of_only_where_there_are_several() {
         let alone = Hints::new(None);
         assert_eq!(alone.troubles(), [""; 0]);
-        alone.know([(name("a"), Some(Arc::from("http://a"))), (name("b"), None)].into_iter());
+        alone.know([(name("a"), at("http://a")), (name("b"), None)].into_iter());
         assert!(alone.troubles()[0].starts_with("2 of 3 managers"), "{:?}", alone.troubles());
         let advertised = Hints::new(Some(Arc::from(OWN)));
-        advertised.know([(name("a"), Some(Arc::from("http://a")))].into_iter());
+        advertised.know([(name("a"), at("http://a"))].into_iter());
         assert_eq!(advertised.troubles(), [""; 0]);
     }
 }

@@ -22,6 +22,7 @@ use crate::clock::Timestamp;
 use crate::job::{PartitionSet, QueueName, RecordName};
 use crate::manager::Manager;
 use crate::manager::dispatch::{KindsByQueue, Member, Members};
+use crate::manager::hints::Other;
 use crate::store::record::body;
 use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Refresh, StoreError, Version, WriteError};
 
@@ -67,6 +68,9 @@ struct Beat {
     /// Where the other managers reach this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     address: Option<Arc<str>>,
+    /// Whether it reads signed heads of calls. Earlier versions of the program do not say so.
+    #[serde(default)]
+    reads_heads: bool,
 }
 
 /// What a manager knows of the others, and they of it.
@@ -173,9 +177,10 @@ impl State {
         gone
     }
 
-    /// Returns where another manager is reached.
-    fn address(&self, name: &RecordName) -> Option<Arc<str>> {
-        self.others.get(name)?.beat.as_ref()?.address.clone()
+    /// Returns how another manager is called.
+    fn called(&self, name: &RecordName) -> Option<Other> {
+        let beat = self.others.get(name)?.beat.as_ref()?;
+        Some(Other { address: beat.address.clone()?, reads_heads: beat.reads_heads })
     }
 }
 
@@ -263,7 +268,7 @@ impl Manager {
         let now = Instant::now();
         state.last = Some(now);
         let others = state.running(now);
-        self.shared.hints.know(others.iter().map(|other| (other.name.clone(), state.address(&other.name))));
+        self.shared.hints.know(others.iter().map(|other| (other.name.clone(), state.called(&other.name))));
         metrics::gauge!("leasehold_managers").set((others.len() + 1) as f64);
         let (workers, settled) = ((*workers).clone(), state.settled(now));
         let own = Member { name: members.name.clone(), workers, settled, kinds };
@@ -287,7 +292,7 @@ impl Manager {
         let settled = state.settled(Instant::now());
         let address = self.shared.hints.own_address().cloned();
         let (at, workers, kinds) = (self.shared.clock.now(), workers.clone(), kinds.clone());
-        let beat = body(&Beat { at, workers, settled, kinds, address })?;
+        let beat = body(&Beat { at, workers, settled, kinds, address, reads_heads: true })?;
         let is_new = state.version.is_none();
         let write = RecordWrite::put(key(&self.shared.members.name), beat, state.version.take());
         match self.shared.store.write_record(write).await {
@@ -373,7 +378,9 @@ mod tests {
     fn a_manager_runs_as_long_as_its_record_changes() {
         let (mut state, now) = (State::default(), Instant::now() + SILENCE);
         let (settled, kinds) = Default::default();
-        let beat = Beat { at: Timestamp::MIN, workers: (*workers(4)).clone(), settled, kinds, address: None };
+        let workers_of_it = (*workers(4)).clone();
+        let (at, address, reads_heads) = (Timestamp::MIN, None, true);
+        let beat = Beat { at, workers: workers_of_it, settled, kinds, address, reads_heads };
         let version = Version { place: Place::Main, primary_term: 1, seq_no: 1 };
         let of_a_later_version = None;
         for (name, ago, beat) in [
@@ -391,10 +398,25 @@ mod tests {
         assert_eq!([running[0].workers.len(), running[1].workers.len()], [0, 1]);
     }
 
+    #[test]
+    fn a_record_of_an_earlier_version_does_not_say_that_its_manager_reads_heads() {
+        let beat = |text: &str| serde_json::from_str::<Beat>(text).expect("a record");
+        let earlier = r#"{"at": "2026-01-01T00:00:00Z", "workers": {}, "address": "http://a"}"#;
+        let of = |beat: Beat| {
+            let (name, mut state) = (RecordName::new("a").expect("a name"), State::default());
+            let version = Version { place: Place::Main, primary_term: 1, seq_no: 1 };
+            state.others.insert(name.clone(), Sighting { version, since: Instant::now(), beat: Some(beat) });
+            state.called(&name).expect("an address")
+        };
+        assert!(!of(beat(earlier)).reads_heads);
+        let own = serde_json::to_string(&Beat { reads_heads: true, ..beat(earlier) }).expect("JSON");
+        assert!(of(beat(&own)).reads_heads);
+    }
+
     /// A manager's record after so many writes.
     fn record(name: &str, writes: u64) -> Record {
         let (workers, settled, kinds) = Default::default();
-        let beat = Beat { at: Timestamp::MIN, workers, settled, kinds, address: None };
+        let beat = Beat { at: Timestamp::MIN, workers, settled, kinds, address: None, reads_heads: true };
         let version = Version { place: Place::Main, primary_term: 1, seq_no: writes };
         Record { key: key(&RecordName::new(name).expect("a name")), version, body: body(&beat).expect("JSON") }
     }

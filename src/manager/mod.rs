@@ -45,7 +45,7 @@ pub use admin::orphans::{ORPHAN_ORDER, OrphanAction, OrphanEvidence, OrphanNext,
 pub use admin::queue_settings::{Fairness, JobOrder, MAX_WEIGHT, MAX_WEIGHTS, Pause, QueueChange, QueueSettings};
 pub use audit::AuditQuery;
 pub use claimant::Claimed;
-pub use hints::{Hint, MAX_HINTED_BYTES, MAX_HINTED_JOBS, Outgoing};
+pub use hints::{Hint, MAX_HINTED_BYTES, MAX_HINTED_JOBS, Other, Outgoing};
 pub use limits::{LimitSettings, LimitState, NewLimit, Rate, SlotHolder, Urgent};
 pub use observe::events::{EventFeed, EventFilter, EventId, EventsFrom, FeedItem, JobEvent};
 pub use observe::explain::{Explanation, Reason};

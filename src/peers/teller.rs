@@ -57,14 +57,13 @@ impl Caller {
     async fn tell(&self, outgoing: Outgoing) {
         let outcome = self.call(&outgoing).await;
         if let Err(why) = &outcome {
-            debug!(address = %outgoing.address, why, "a manager was not told of its jobs");
+            debug!(address = %outgoing.to.address, why, "a manager was not told of its jobs");
         }
         self.manager.hints_told(&outgoing, outcome);
     }
 
     async fn call(&self, outgoing: &Outgoing) -> Result<(), String> {
         let hints = Hints { available: outgoing.hints.clone(), recalls: outgoing.recalls.clone() };
-        let call = self.peers.call(&outgoing.address, HINTS_PATH, to_json(&hints), self.manager.now());
-        call.await.map(drop)
+        self.peers.call(&outgoing.to, HINTS_PATH, &to_json(&hints)).await.map(drop)
     }
 }

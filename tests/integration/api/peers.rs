@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::HeaderMap;
 use leasehold::clock::{Clock, SystemClock, Timestamp};
 use leasehold::job::Actor;
 use leasehold::manager::{Claimed, Manager, ManagerConfig};
-use leasehold::peers::{HINTS_PATH, Hints, PeerSecret};
+use leasehold::peers::{HINTS_PATH, Hints, PeerCall, PeerSecret, Signer};
 use leasehold::store::Store;
 use leasehold::wire::{ClaimJobs, SubmitJob};
 use tokio::net::TcpListener;
@@ -89,6 +90,19 @@ async fn a_manager_that_is_told_and_does_not_answer_holds_up_nothing() {
     second.shutdown().await;
 }
 
+/// Sends a body with a signed head to where hints are taken, and returns the answer.
+async fn tell_signed(server: &Server, secret: PeerSecret, body: &str) -> reqwest::Response {
+    let (address, body) = (server.url(""), Bytes::copy_from_slice(body.as_bytes()));
+    let call = PeerCall { address: &address, receiver: &address, path: HINTS_PATH, body: &body, may_be_earlier: false };
+    let url = server.url(HINTS_PATH);
+    let send = |headers, body: Bytes| {
+        let call = reqwest::Client::new().post(&url).headers(headers);
+        call.header("content-type", "application/json").body(body).send()
+    };
+    let clock = Arc::new(SystemClock::default());
+    Signer::new(secret, "http://other", clock).call(&call, send).await.expect("an answer")
+}
+
 /// Sends a body with these headers to where hints are taken, and returns the answer.
 async fn tell(server: &Server, headers: HeaderMap, body: &str) -> reqwest::Response {
     let call = reqwest::Client::new().post(server.url(HINTS_PATH)).headers(headers);
@@ -113,18 +127,19 @@ async fn only_who_has_the_secret_can_tell_a_manager_of_jobs() {
         ("another secret", other_secret().sign(body.as_bytes(), now())),
         ("a signature of another body", secret().sign(b"{}", now())),
         ("an old signature", secret().sign(body.as_bytes(), an_hour_ago)),
+        ("a signature of an earlier version, of which no manager is", secret().sign(body.as_bytes(), now())),
     ] {
         let refused = problem(tell(&server, headers, &body).await).await;
         assert_eq!((refused.status, refused.code.as_str()), (401, "unauthorized"), "{what}");
     }
-    let told = tell(&server, secret().sign(body.as_bytes(), now()), &body).await;
-    assert_eq!(told.status(), 204);
+    assert_eq!(tell_signed(&server, other_secret(), &body).await.status(), 401);
+    assert_eq!(tell_signed(&server, secret(), &body).await.status(), 204);
     for (wrong, status) in [("", 400), ("{", 400), ("[]", 422), ("{\"available\":[{\"document\":{}}]}", 422)] {
-        let refused = problem(tell(&server, secret().sign(wrong.as_bytes(), now()), wrong).await).await;
+        let refused = problem(tell_signed(&server, secret(), wrong).await).await;
         assert_eq!(refused.status, status, "{wrong}");
     }
     let long = " ".repeat(leasehold::peers::MAX_HINTS_BYTES + 1);
-    let refused = problem(tell(&server, secret().sign(long.as_bytes(), now()), &long).await).await;
+    let refused = problem(tell_signed(&server, secret(), &long).await).await;
     assert_eq!(refused.code, "body_too_large");
     server.goes_on().await;
 }

@@ -95,7 +95,10 @@ impl Server {
             let started = Notifier::start(manager.clone(), store, setup.clock, executor, NotifyConfig::default()).await;
             notifier = Some(started.expect("it starts"));
         }
-        let peers = setup.peer_secret.map(|secret| PeerClient::new(secret).expect("a client"));
+        let peers = setup.peer_secret.map(|secret| {
+            let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+            PeerClient::new(secret, Some(&format!("http://{address}")), clock).expect("a client")
+        });
         let teller = peers.clone().map(|peers| Teller::start(manager.clone(), peers));
         let shutdown = CancellationToken::new();
         let state = AppState {

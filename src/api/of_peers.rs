@@ -1,0 +1,217 @@
+//! The calls of other processes that have the same secret: each is looked at before anything of its body is read.
+//!
+//! A call with a signed head is read at the expense of its sender, which has a budget of its own. One of a process
+//! whose version signs no heads can be looked at only when its body is whole: where such calls still count, all of them
+//! together have a small budget, and little time. So nobody who lacks the secret takes anything from those who have it,
+//! or from clients.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
+use http_body_util::BodyExt;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, timeout_at};
+
+use super::body::{Pieces, Read, refuse_compression};
+use super::budget::{BodyBudget, Share};
+use super::error::{ApiError, Code};
+use crate::clock::Clock;
+use crate::executor::webhook::signature::WEBHOOK_SIGNATURE;
+use crate::peers::{Gate, HEAD, HINTS_PATH, Head, MAX_HINTS_BYTES, OPENING, PeerClient, Refused, WORKERS_PATH};
+
+/// How long a body may take that is signed as earlier versions do, and how much longer for each MiB of it that has
+/// come: as long as those versions wait.
+const EARLIER_WITHIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(1));
+
+/// A call that other processes make.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerRoute {
+    /// The path of the call.
+    pub(super) path: &'static str,
+    /// The longest body, in bytes.
+    pub(super) max_bytes: usize,
+    /// The most bytes of bodies of one sender that are held at once.
+    pub(super) budget: usize,
+}
+
+/// The calls with hints of another manager, which makes four at once.
+pub(super) const HINTS: PeerRoute =
+    PeerRoute { path: HINTS_PATH, max_bytes: MAX_HINTS_BYTES, budget: 4 * MAX_HINTS_BYTES };
+/// The calls that only ask.
+pub(super) const QUESTIONS: PeerRoute = PeerRoute { path: WORKERS_PATH, max_bytes: 4 * 1024, budget: 1 << 20 };
+
+/// What the calls of other processes are read with.
+pub(super) struct OfPeers {
+    gate: Arc<Gate>,
+    clock: Arc<dyn Clock>,
+    /// How long a body with a signed head may take to come.
+    within: Duration,
+    /// The budgets by path and sender. Only who has the secret gets one.
+    budgets: Mutex<HashMap<(&'static str, String), BodyBudget>>,
+    /// The budgets of all bodies that are signed as earlier versions do, by path.
+    earlier: HashMap<&'static str, BodyBudget>,
+}
+
+impl OfPeers {
+    /// Makes what reads the calls of these routes.
+    pub(super) fn new(gate: Arc<Gate>, clock: Arc<dyn Clock>, within: Duration, routes: &[PeerRoute]) -> Self {
+        let earlier = routes.iter().map(|route| (route.path, BodyBudget::new(route.max_bytes))).collect();
+        Self { gate, clock, within, budgets: Mutex::default(), earlier }
+    }
+
+    /// Makes what reads the calls of the other managers of a store.
+    pub(super) fn of_managers(peers: &PeerClient, within: Duration) -> Self {
+        Self::new(Arc::clone(peers.gate()), Arc::clone(peers.clock()), within, &[HINTS, QUESTIONS])
+    }
+
+    /// Reads the body of a call that another process has signed. `takes_earlier` returns how long a body may be that
+    /// is signed as earlier versions do; 0 where none counts.
+    pub(super) async fn read(
+        &self,
+        request: Request,
+        route: &PeerRoute,
+        takes_earlier: impl FnOnce() -> usize,
+    ) -> Result<Read, ApiError> {
+        let (parts, body) = request.into_parts();
+        if !parts.headers.contains_key(HEAD) && parts.headers.contains_key(WEBHOOK_SIGNATURE) {
+            let max_bytes = takes_earlier().min(route.max_bytes);
+            if max_bytes > 0 {
+                return self.read_earlier(&parts, body, route.path, max_bytes).await;
+            }
+        }
+        let head = self.gate.take(&parts.method, route.path, &parts.headers).map_err(|why| refused(&why))?;
+        refuse_compression(&parts)?;
+        let length = usize::try_from(head.length).unwrap_or(usize::MAX);
+        if length > route.max_bytes {
+            return Err(too_large(route.max_bytes));
+        }
+        if announced(&parts).is_some_and(|announced| announced != length) {
+            return Err(another_body());
+        }
+        let share = self.budget_of(&head.sender, route).take(length)?;
+        read_signed(body, &head, share, self.within).await
+    }
+
+    /// Returns the answer to a call; of one that was not trusted, with what its head is to be signed for.
+    pub(super) fn answer(&self, answer: Result<Response, ApiError>) -> Response {
+        let mut answer = answer.unwrap_or_else(IntoResponse::into_response);
+        if answer.status() == StatusCode::UNAUTHORIZED {
+            answer.headers_mut().insert(OPENING, self.gate.opening());
+        }
+        answer
+    }
+
+    fn budget_of(&self, sender: &str, route: &PeerRoute) -> BodyBudget {
+        let mut budgets = self.budgets.lock();
+        if let Some(budget) = budgets.get(&(route.path, sender.to_owned())) {
+            return budget.clone();
+        }
+        // Bounded by those who call at this moment.
+        budgets.retain(|_, budget| budget.is_in_use());
+        let budget = BodyBudget::new(route.budget);
+        budgets.insert((route.path, sender.to_owned()), budget.clone());
+        budget
+    }
+
+    /// Reads a body that is signed itself.
+    async fn read_earlier(
+        &self,
+        parts: &Parts,
+        mut body: Body,
+        path: &'static str,
+        max_bytes: usize,
+    ) -> Result<Read, ApiError> {
+        refuse_compression(parts)?;
+        // Earlier versions say how long a body is.
+        let Some(length) = announced(parts) else {
+            return Err(ApiError::new(Code::MalformedRequest, "the call must say how long its body is"));
+        };
+        if length > max_bytes {
+            return Err(too_large(max_bytes));
+        }
+        let budget = self.earlier.get(path).ok_or_else(|| refused(&Refused::NoHead))?;
+        let (mut pieces, mut share) = (Pieces::default(), budget.take(0)?);
+        let (begun, (least, for_each_mib)) = (Instant::now(), EARLIER_WITHIN);
+        // Bounded by the length and the deadline.
+        loop {
+            let within = least + for_each_mib * u32::try_from(pieces.len() >> 20).unwrap_or(u32::MAX);
+            let frame = timeout_at(begun + within.min(self.within), body.frame()).await.map_err(|_| stalled())?;
+            let Some(data) = piece(frame)? else { break };
+            if pieces.len() + data.len() > length {
+                return Err(another_body());
+            }
+            share.cover(pieces.len() + data.len())?;
+            pieces.add(data);
+        }
+        let bytes = pieces.into_bytes();
+        let verified = self.gate.secret().verify(&parts.headers, &bytes, self.clock.now());
+        verified.map_err(|why| {
+            ApiError::new(Code::Unauthorized, format!("the call is not one of another server: {why}"))
+        })?;
+        Ok(Read::new(bytes, share))
+    }
+}
+
+/// Reads the body that a head is signed for, and no more.
+async fn read_signed(mut body: Body, head: &Head, share: Share, within: Duration) -> Result<Read, ApiError> {
+    let (deadline, mut pieces, mut hash) = (Instant::now() + within, Pieces::default(), Sha256::new());
+    // Bounded by the signed length and the deadline.
+    loop {
+        let frame = timeout_at(deadline, body.frame()).await.map_err(|_| stalled())?;
+        let Some(data) = piece(frame)? else { break };
+        if (pieces.len() + data.len()) as u64 > head.length {
+            return Err(another_body());
+        }
+        hash.update(&data);
+        pieces.add(data);
+    }
+    let is_signed = pieces.len() as u64 == head.length && <[u8; 32]>::from(hash.finalize()) == head.sha256;
+    if is_signed { Ok(Read::new(pieces.into_bytes(), share)) } else { Err(another_body()) }
+}
+
+/// Returns the bytes of a frame; `None` after the last.
+fn piece(frame: Option<Result<http_body::Frame<bytes::Bytes>, axum::Error>>) -> Result<Option<bytes::Bytes>, ApiError> {
+    let frame = frame.transpose();
+    let frame =
+        frame.map_err(|error| ApiError::new(Code::MalformedRequest, format!("the body cannot be read: {error}")))?;
+    // Trailers have none.
+    Ok(frame.map(|frame| frame.into_data().unwrap_or_default()))
+}
+
+fn announced(parts: &Parts) -> Option<usize> {
+    parts.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+fn too_large(max_bytes: usize) -> ApiError {
+    ApiError::new(Code::BodyTooLarge, format!("the body must have at most {max_bytes} bytes"))
+}
+
+fn stalled() -> ApiError {
+    ApiError::new(Code::BodyStalled, "the body did not arrive in time")
+}
+
+/// Returns the refusal of a body that is not the one that the head was signed for.
+fn another_body() -> ApiError {
+    ApiError::new(Code::MalformedRequest, "the body is not the one that the call was signed for")
+}
+
+fn refused(why: &Refused) -> ApiError {
+    if let Refused::Receiver(name) = why {
+        let detail = format!(
+            "the call is for {name}, and this is another one: the addresses in `--peers` are not the same everywhere"
+        );
+        return ApiError::new(Code::WrongMember, detail);
+    }
+    ApiError::new(Code::Unauthorized, format!("the call is not one of another server: {why}"))
+}
+
+#[cfg(test)]
+mod tests;
