@@ -30,7 +30,7 @@ use crate::api::access::{Access, check_exposure};
 use crate::api::{self, AppState, Limits, MemberState, Office};
 use crate::clock::{AwakeClock, Clock, ComparedClock, ContinuedClock, SystemClock};
 use crate::monitor::MonitorConfig;
-use crate::peers::{Carrier, Deputies};
+use crate::peers::{Carrier, Deputies, Signer};
 use crate::store::time::keep_compared;
 use crate::store::{Member, Store};
 use crate::worker::{Stop, StopListener};
@@ -251,12 +251,12 @@ async fn serve_as_member(
 ) -> Result<(), Failure> {
     let member = member.ok_or_else(|| Failure::Failed("the store is not a member of a cluster".to_owned()))?;
     let (store, clock) = (Arc::clone(&means.store), Arc::clone(&means.clock));
-    let carrier = Carrier::start(Arc::clone(&member), &map, secret.clone(), Arc::clone(&clock));
-    let carrier = carrier.map_err(Failure::failed)?;
+    let signer = Signer::new(secret.clone(), &map.name(map.member), Arc::clone(&clock));
+    let of_deputies = signer.another();
+    let carrier = Carrier::start(Arc::clone(&member), &map, signer).map_err(Failure::failed)?;
     let own_address = map.addresses.get(&map.member).cloned();
     let executor = means.executor.clone();
-    let deputies =
-        Deputies::new(Arc::clone(&member), map.clone(), secret.clone(), Arc::clone(&clock), executor.limits());
+    let deputies = Deputies::new(Arc::clone(&member), map.clone(), of_deputies, executor.limits());
     let deputies = Arc::new(deputies.map_err(Failure::failed)?);
     let (office, stages) = (Office::default(), Stages { stopping: shutdown, ..Stages::default() });
     let state = MemberState {

@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::{ClusterMap, PeerSecret};
-use crate::clock::Clock;
+use super::members::may_be_earlier;
+use super::{ClusterMap, PeerCall, Signer};
 use crate::executor::{
     CallError, Deputy, HttpAnswer, HttpCall, HttpExecutor, Limits, NoHttpClient, RetryAfter, TargetPolicy, TargetUrl,
 };
@@ -174,8 +174,7 @@ impl Passed {
 pub struct Deputies {
     member: Arc<dyn Member>,
     map: ClusterMap,
-    secret: PeerSecret,
-    clock: Arc<dyn Clock>,
+    signer: Signer,
     http: HttpExecutor,
     turn: AtomicUsize,
     /// The members that have not made a call, and when that was.
@@ -187,13 +186,7 @@ impl Deputies {
     ///
     /// # Errors
     /// [`NoHttpClient`] when TLS cannot be set up.
-    pub fn new(
-        member: Arc<dyn Member>,
-        map: ClusterMap,
-        secret: PeerSecret,
-        clock: Arc<dyn Clock>,
-        limits: Limits,
-    ) -> Result<Self, NoHttpClient> {
+    pub fn new(member: Arc<dyn Member>, map: ClusterMap, signer: Signer, limits: Limits) -> Result<Self, NoHttpClient> {
         // Members are most often in a private network.
         let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
         let limits = Limits {
@@ -204,7 +197,7 @@ impl Deputies {
             max_concurrent: Semaphore::MAX_PERMITS,
         };
         let http = HttpExecutor::new(policy, limits)?;
-        Ok(Self { member, map, secret, clock, http, turn: AtomicUsize::new(0), resting: Mutex::default() })
+        Ok(Self { member, map, signer, http, turn: AtomicUsize::new(0), resting: Mutex::default() })
     }
 
     /// Returns the member whose turn it is and where it is reached; `None` when that is this one.
@@ -233,10 +226,19 @@ impl Deputies {
         if body.len() > MAX_CALL_BYTES {
             return Err("the call is too long to be passed on".to_owned());
         }
-        let mut headers = self.secret.sign(&body, self.clock.now());
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-        let passing = HttpCall { method: Method::POST, url, headers, body, timeout: call.timeout + MARGIN };
-        match self.http.call(&passing).await {
+        let send = |mut headers: HeaderMap, body| {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+            let (url, timeout) = (url.clone(), call.timeout + MARGIN);
+            async move { self.http.call(&HttpCall { method: Method::POST, url, headers, body, timeout }).await }
+        };
+        let signed = PeerCall {
+            address,
+            receiver: &self.map.name(to),
+            path: CALLS_PATH,
+            body: &body,
+            may_be_earlier: may_be_earlier(&*self.member, to),
+        };
+        match self.signer.call(&signed, send).await {
             Ok(answer) if answer.status == StatusCode::OK => match postcard::from_bytes::<Passed>(&answer.body) {
                 Ok(passed) => passed.outcome().ok_or_else(|| "it cannot reach the target".to_owned()),
                 Err(_) => Ok(Err(CallError::Broken(format!("the answer of member {to} cannot be read")))),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use reqwest::Url;
 use tokio::sync::{Notify, watch};
@@ -18,8 +18,8 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use super::{ClusterMap, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerSecret};
-use crate::clock::Clock;
+use super::members::may_be_earlier;
+use super::{ClusterMap, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerCall, Signer};
 use crate::executor::NoHttpClient;
 use crate::store::waiting::Waiting;
 use crate::store::{Member, MemberMessage, Membership};
@@ -49,12 +49,7 @@ impl Carrier {
     ///
     /// # Errors
     /// [`NoHttpClient`] when TLS cannot be set up.
-    pub fn start(
-        member: Arc<dyn Member>,
-        map: &ClusterMap,
-        secret: PeerSecret,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self, NoHttpClient> {
+    pub fn start(member: Arc<dyn Member>, map: &ClusterMap, signer: Signer) -> Result<Self, NoHttpClient> {
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -64,7 +59,8 @@ impl Carrier {
             .pool_idle_timeout(IDLE)
             .build()?;
         let (map, members) = (map.clone(), member.members());
-        let mut ways = Ways { http, secret, clock, map, members, open: BTreeMap::new() };
+        let of_ways = Arc::clone(&member);
+        let mut ways = Ways { http, member: of_ways, signer: Arc::new(signer), map, members, open: BTreeMap::new() };
         // The tasks of the ways end with this one.
         let carrying = tokio::spawn(async move {
             loop {
@@ -85,8 +81,8 @@ impl Carrier {
 /// The ways to the other members, of which there may come to be more, or which may lead elsewhere.
 struct Ways {
     http: reqwest::Client,
-    secret: PeerSecret,
-    clock: Arc<dyn Clock>,
+    member: Arc<dyn Member>,
+    signer: Arc<Signer>,
     map: ClusterMap,
     members: watch::Receiver<Arc<Membership>>,
     open: BTreeMap<u64, Way>,
@@ -111,10 +107,10 @@ impl Ways {
             let route = Route {
                 http: self.http.clone(),
                 url,
-                secret: self.secret.clone(),
-                clock: Arc::clone(&self.clock),
-                cluster: Arc::clone(&self.map.cluster),
-                from: self.map.member,
+                address: Arc::clone(&address),
+                member: Arc::clone(&self.member),
+                signer: Arc::clone(&self.signer),
+                map: self.map.clone(),
                 to,
             };
             let carrying = AbortOnDropHandle::new(tokio::spawn(route.carry(Arc::clone(&queue))));
@@ -175,10 +171,10 @@ impl Queue {
 struct Route {
     http: reqwest::Client,
     url: Url,
-    secret: PeerSecret,
-    clock: Arc<dyn Clock>,
-    cluster: Arc<str>,
-    from: u64,
+    address: Arc<str>,
+    member: Arc<dyn Member>,
+    signer: Arc<Signer>,
+    map: ClusterMap,
     to: u64,
 }
 
@@ -213,13 +209,22 @@ impl Route {
 
     /// Makes one call with these messages.
     async fn send(&self, messages: Vec<Bytes>) -> Result<(), String> {
-        let body = Envelope { cluster: self.cluster.to_string(), from: self.from, to: self.to, messages }.encode();
-        let mut headers = self.secret.sign(&body, self.clock.now());
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        let cluster = self.map.cluster.to_string();
+        let body = Envelope { cluster, from: self.map.member, to: self.to, messages }.encode();
         let (least, for_each_mib) = TIMEOUT;
         let timeout = least + for_each_mib * u32::try_from(body.len() >> 20).unwrap_or(u32::MAX);
-        let call = self.http.post(self.url.clone()).headers(headers).timeout(timeout).body(body);
-        let answer = call.send().await.map_err(|error| cause(&error))?;
+        let send = |mut headers: HeaderMap, body: Bytes| {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+            self.http.post(self.url.clone()).headers(headers).timeout(timeout).body(body).send()
+        };
+        let call = PeerCall {
+            address: &self.address,
+            receiver: &self.map.name(self.to),
+            path: MESSAGES_PATH,
+            body: &body,
+            may_be_earlier: may_be_earlier(&*self.member, self.to),
+        };
+        let answer = self.signer.call(&call, send).await.map_err(|error| cause(&error))?;
         let status = answer.status();
         // Read to its end, so that the connection is used again.
         let said = answer.bytes().await.map_err(|error| cause(&error))?;

@@ -1,15 +1,16 @@
 //! Calls from one process of an installation to another, both of which hold the same secret.
 //!
-//! A manager tells another of the jobs that were written here and are handed out there ([`Hints`]). Every call is
-//! signed, as webhooks are, by the secret of the cluster, which never travels: `{id}.{timestamp}.{body}` under
-//! HMAC-SHA256. A call that is recorded and sent again tells of a version that has passed, and a claim of it conflicts.
-//! In the same way it asks which workers call the other ([`AskWorkers`]).
+//! A manager tells another of the jobs that were written here and are handed out there ([`Hints`]), and asks it which
+//! workers call it ([`AskWorkers`]). The members of a group, which are one store, send each other the messages of that
+//! store ([`Envelope`]).
 //!
-//! The members of a group, which are one store, send each other the messages of that store ([`Envelope`]), signed in
-//! the same way.
+//! Every call has a head that is signed by the secret of the installation, which never travels ([`Head`]). The receiver
+//! looks at it before it reads anything of the body ([`Gate`]), takes each call once, and needs no clock for that. With
+//! processes whose version reads no heads, calls are signed by their bodies and the time, as webhooks are.
 //!
-//! In reading order: [`Hints`] (the call), [`PeerSecret`] (how it is signed and verified), [`PeerClient`] (how it is
-//! made), [`Teller`] (the background task that makes the calls), [`ClusterMap`] (the members of a group), [`Envelope`]
+//! In reading order: [`Hints`] (a call), [`PeerSecret`], [`Head`], [`Signer`] (how a call is signed and made), [`Gate`]
+//! (how it is looked at), [`PeerClient`] (the calls of managers), [`Teller`] (the background task that makes them),
+//! [`ClusterMap`] (the members of a group), [`Envelope`]
 //! (what they send each other), [`Carrier`] (the background tasks that send it) and [`Deputies`] (calls that a member
 //! makes for the leader).
 

@@ -14,6 +14,7 @@ mod events;
 mod exactness;
 mod lives;
 mod members;
+mod messages;
 mod observed;
 mod output;
 mod peers;

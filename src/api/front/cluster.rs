@@ -84,7 +84,7 @@ impl Front {
 async fn try_change(front: &Front, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     front.guard.access.allow(&parts.headers, Role::Admin)?;
-    let body = read_within(&parts, body, MAX_ORDER_BYTES, (&front.budget, front.body_within)).await?;
+    let body = read_within(&parts, body, MAX_ORDER_BYTES, (&front.orders, front.body_within)).await?;
     let order: ChangeCluster = parse(&body.bytes)?;
     tracing::info!(?order, "the cluster is to be changed");
     let change = match order {

@@ -18,7 +18,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -26,7 +26,8 @@ use tokio::time::{Sleep, sleep, timeout};
 use uuid::Uuid;
 
 use crate::api::delivery::Parcel;
-use crate::peers::DELIVERIES_PATH;
+use crate::peers::{ClusterMap, DELIVERIES_PATH, PeerCall, Signer, may_be_earlier};
+use crate::store::Member;
 
 /// What an answer has claimed jobs under, and its length in bytes: `{id} {bytes}`.
 const DELIVERY: HeaderName = HeaderName::from_static("leasehold-delivery");
@@ -120,9 +121,10 @@ impl Announced {
         Some(Self { id: id.parse().ok()?, bytes: bytes.parse().ok()? })
     }
 
-    /// Returns the body of this answer for the client. The leader at this address is told when the client has it.
-    pub(super) fn pass(self, answer: reqwest::Response, http: reqwest::Client, leader: &str) -> Body {
-        let told = Told { id: self.id, http, url: format!("{leader}{DELIVERIES_PATH}") };
+    /// Returns the body of this answer for the client. The leader, whose number and address this is, learns when the
+    /// client has it.
+    pub(super) fn pass(self, answer: reqwest::Response, said: Arc<Said>, (leader, address): (u64, &str)) -> Body {
+        let told = Told { id: self.id, said, leader, address: address.to_owned() };
         Body::new(Passing { left: self.bytes, passed: Some((answer.bytes_stream().boxed(), told)) })
     }
 }
@@ -167,27 +169,58 @@ impl http_body::Body for Passing {
     }
 }
 
-/// How the leader is told that a client has its answer.
+/// How leaders learn that clients have their answers.
+pub(super) struct Said {
+    http: reqwest::Client,
+    signer: Signer,
+    member: Arc<dyn Member>,
+    map: ClusterMap,
+}
+
+impl Said {
+    pub(super) fn new(http: reqwest::Client, signer: Signer, member: Arc<dyn Member>, map: ClusterMap) -> Self {
+        Self { http, signer, member, map }
+    }
+
+    async fn say(&self, id: Uuid, leader: u64, address: &str) -> reqwest::Result<StatusCode> {
+        let url = format!("{address}{DELIVERIES_PATH}");
+        let send = |headers: HeaderMap, body: Bytes| {
+            self.http.post(&url).headers(headers).body(body).timeout(TOLD_WITHIN).send()
+        };
+        let call = PeerCall {
+            address,
+            receiver: &self.map.name(leader),
+            path: DELIVERIES_PATH,
+            body: &Bytes::from(id.to_string()),
+            may_be_earlier: may_be_earlier(&*self.member, leader),
+        };
+        Ok(self.signer.call(&call, send).await?.status())
+    }
+}
+
+/// The word to a leader that a client has its answer.
 struct Told {
     id: Uuid,
-    http: reqwest::Client,
-    url: String,
+    said: Arc<Said>,
+    leader: u64,
+    address: String,
 }
 
 impl Told {
     /// Tells the leader, which ends the answer then. Until it has heard of it, the answer is kept: without it the
     /// leader would give the jobs back.
     async fn tell(self, mut parts: Parts) {
-        let Self { id, http, url } = self;
+        let Self { id, said, leader, address } = self;
         for _ in 0..TRIES {
-            let answer = http.post(&url).body(id.to_string()).timeout(TOLD_WITHIN).send().await;
-            match answer.and_then(reqwest::Response::error_for_status) {
-                Ok(_) => {
+            match said.say(id, leader, &address).await {
+                Ok(status) if status.is_success() => {
                     // Read to its end, its connection serves other calls.
                     let end = async { while parts.next().await.is_some_and(|part| part.is_ok()) {} };
                     return drop(timeout(TOLD_WITHIN, end).await);
                 }
-                Err(error) if error.is_status() => return tracing::debug!(%error, "a claim was given back"),
+                // What is refused for its head may be taken later: the leader may have another opening by then.
+                Ok(StatusCode::UNAUTHORIZED) => tracing::debug!("the leader does not trust that a claim was taken"),
+                Ok(status) => return tracing::debug!(%status, "a claim was given back"),
                 Err(error) => tracing::debug!(%error, "the leader was not told that a claim was taken"),
             }
         }

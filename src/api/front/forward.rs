@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::claim::NamedClaim;
-use super::deliveries::Announced;
+use super::deliveries::{Announced, Said};
 use super::identity::say;
 use super::office::{NotLed, Own, Tenure};
 use crate::api::access::Guard;
@@ -33,7 +33,7 @@ use crate::api::call::Answer;
 use crate::api::error::{ApiError, Code, PROBLEM_JSON, Relayed};
 use crate::api::extract::MAX_BULK_BYTES;
 use crate::executor::NoHttpClient;
-use crate::peers::ClusterMap;
+use crate::peers::{ClusterMap, Signer};
 use crate::store::{Member, Membership, Standing};
 use crate::wire::{ClusterHindrance, Problem};
 
@@ -76,6 +76,8 @@ pub(super) struct Forwarder {
     standing: watch::Receiver<Standing>,
     own: Own,
     http: reqwest::Client,
+    /// How a leader learns that a client has its answer.
+    said: Arc<Said>,
     guard: Arc<Guard>,
     budget: BodyBudget,
     body_within: Duration,
@@ -85,6 +87,7 @@ pub(super) struct Forwarder {
 impl Forwarder {
     pub(super) fn new(
         map: ClusterMap,
+        signer: Signer,
         member: Arc<dyn Member>,
         own: Own,
         guard: Arc<Guard>,
@@ -107,7 +110,8 @@ impl Forwarder {
             .build()?;
         let (budget, body_within) = (BodyBudget::new(limits.body_bytes), limits.body_within);
         let (members, standing) = (member.members(), member.standing());
-        Ok(Self { map, member, members, standing, own, http, guard, budget, body_within, shutdown })
+        let said = Arc::new(Said::new(http.clone(), signer, Arc::clone(&member), map.clone()));
+        Ok(Self { map, member, members, standing, own, http, said, guard, budget, body_within, shutdown })
     }
 
     /// Returns the refusal for want of a leader.
@@ -266,7 +270,7 @@ impl Forwarder {
     fn relay(&self, answer: reqwest::Response, leader: u64, address: &str) -> Response {
         let (status, mut headers) = (answer.status(), answer.headers().clone());
         if let Some(announced) = Announced::of(&mut headers) {
-            return relayed(status, &headers, announced.pass(answer, self.http.clone(), address));
+            return relayed(status, &headers, announced.pass(answer, Arc::clone(&self.said), (leader, address)));
         }
         if headers.contains_key(CONTENT_LENGTH) {
             return relayed(status, &headers, Body::new(reqwest::Body::from(answer)));

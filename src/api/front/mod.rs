@@ -36,19 +36,20 @@ pub use office::Office;
 
 use super::access::{Access, Guard, Role};
 use super::app::Limits;
-use super::body::{Read, read_within};
+use super::body::read_within;
 use super::budget::BodyBudget;
 use super::call::Answer;
 use super::error::{ApiError, Code, write_problem};
 use super::json::{ok, with_body};
 use super::observe::{REQUEST_ID, observe, request_id};
+use super::of_peers::{OfPeers, PeerRoute};
 use super::system::unready;
 use crate::clock::Clock;
 use crate::executor::{HttpExecutor, NoHttpClient};
 use crate::page;
 use crate::peers::{
-    CALLS_PATH, ClusterMap, DELIVERIES_PATH, Envelope, InvalidCall, MAX_CALL_BYTES, MAX_MESSAGES_BYTES, MESSAGES_PATH,
-    PassedCall, PeerSecret,
+    CALLS_PATH, ClusterMap, DELIVERIES_PATH, Envelope, Gate, HEAD, InvalidCall, MAX_CALL_BYTES, MAX_MESSAGES_BYTES,
+    MESSAGES_PATH, PassedCall, PeerSecret, Signer, earlier_bytes, is_agreed_on_less,
 };
 use crate::store::{Member, Standing, Store, StoreError};
 use crate::wire::Health;
@@ -56,9 +57,20 @@ use deliveries::Deliveries;
 use forward::{FORWARDED, Forwarder};
 use office::{Own, call};
 
-/// The most bytes of other members' messages that are held at once. They have a budget of their own: without them there
-/// is no leader, however many clients send bodies.
-const MESSAGES_BUDGET: usize = 2 * MAX_MESSAGES_BYTES;
+/// The calls with messages of another member, of which two of the longest are held at once. Without them there is no
+/// leader, however many clients send bodies.
+const MESSAGES: PeerRoute =
+    PeerRoute { path: MESSAGES_PATH, max_bytes: MAX_MESSAGES_BYTES, budget: 2 * MAX_MESSAGES_BYTES };
+/// The calls that are to be made for the leader.
+const CALLS: PeerRoute = PeerRoute { path: CALLS_PATH, max_bytes: MAX_CALL_BYTES, budget: 64 * MAX_CALL_BYTES };
+/// The calls that say that a client has its answer, of which each has the id of the answer.
+const DELIVERIES: PeerRoute = PeerRoute { path: DELIVERIES_PATH, max_bytes: 64, budget: DELIVERIES_BUDGET };
+/// The most bytes of such calls that are held at once: as many calls as there are clients.
+const DELIVERIES_BUDGET: usize = 16 << 20;
+/// How long such a call of an earlier version may take.
+const DELIVERY_WITHIN: Duration = Duration::from_secs(2);
+/// The most bytes of orders to change the members that are held at once.
+const ORDERS_BUDGET: usize = 1 << 20;
 
 /// The parts of a server that is a member of a group.
 pub struct MemberState {
@@ -95,12 +107,13 @@ pub(super) struct Front {
     /// The routes of calls that are forwarded, with what surrounds every call.
     forwarding: Router,
     guard: Arc<Guard>,
-    secret: PeerSecret,
-    clock: Arc<dyn Clock>,
+    peers: OfPeers,
+    /// The budget of what members of an earlier version say of deliveries.
+    earlier_deliveries: BodyBudget,
+    /// The budget of orders to change the members.
+    orders: BodyBudget,
     executor: HttpExecutor,
     metrics: PrometheusHandle,
-    budget: BodyBudget,
-    budget_of_calls: BodyBudget,
     body_within: Duration,
     openapi: Bytes,
     /// The calls that are under way.
@@ -121,8 +134,12 @@ impl Front {
         let guard = Arc::new(Guard::new(access, address));
         let own = Own { office, store, address, openapi: openapi.clone() };
         let body_within = limits.body_within;
+        let name = map.name(map.member);
+        let gate = Arc::new(Gate::new(peer_secret.clone(), Some(&name)));
+        let signer = Signer::new(peer_secret, &name, Arc::clone(&clock));
         let forwarder = Arc::new(Forwarder::new(
             map.clone(),
+            signer,
             Arc::clone(&member),
             own.clone(),
             Arc::clone(&guard),
@@ -142,12 +159,11 @@ impl Front {
             deliveries: Deliveries::default(),
             forwarding,
             guard,
-            secret: peer_secret,
-            clock,
+            peers: OfPeers::new(gate, clock, body_within, &[MESSAGES, CALLS]),
+            earlier_deliveries: BodyBudget::new(DELIVERIES_BUDGET),
+            orders: BodyBudget::new(ORDERS_BUDGET),
             executor,
             metrics,
-            budget: BodyBudget::new(MESSAGES_BUDGET),
-            budget_of_calls: BodyBudget::new(limits.body_bytes),
             body_within,
             openapi,
             calls: TaskTracker::new(),
@@ -226,55 +242,67 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
 }
 
 /// Takes note of that a client of another member has its answer, whose id that member alone was told.
-async fn taken(State(front): State<Arc<Front>>, id: Bytes) -> Answer {
-    if front.deliveries.taken(&id) {
-        return Ok(StatusCode::NO_CONTENT.into_response());
-    }
-    Err(ApiError::new(Code::NotFound, "no such answer waits until it is taken; its jobs may have been given back"))
+async fn taken(State(front): State<Arc<Front>>, request: Request) -> Response {
+    front.peers.answer(front.take_delivery(request).await)
 }
 
 /// Takes messages of another member.
-async fn messages(State(front): State<Arc<Front>>, request: Request) -> Answer {
-    let body = front.verified(request, MAX_MESSAGES_BYTES, &front.budget).await?;
-    let envelope = Envelope::decode(body.bytes.clone())
-        .map_err(|error| ApiError::new(Code::MalformedRequest, error.to_string()))?;
-    front.is_meant(&envelope.cluster, envelope.to)?;
-    let own = front.map.member;
-    if envelope.from == own {
-        let detail = format!("this is member {own} itself: two processes have the same number");
-        return Err(ApiError::new(Code::WrongMember, detail));
-    }
-    for message in envelope.into_messages() {
-        front.member.receive(message);
-    }
-    Ok(StatusCode::NO_CONTENT.into_response())
+async fn messages(State(front): State<Arc<Front>>, request: Request) -> Response {
+    front.peers.answer(front.take_messages(request).await)
 }
 
 /// Makes a call of a user's address for the leader.
-async fn make_call(State(front): State<Arc<Front>>, request: Request) -> Answer {
+async fn make_call(State(front): State<Arc<Front>>, request: Request) -> Response {
     let _under_way = front.calls.token();
-    if front.shutdown.is_cancelled() {
-        return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
-    }
-    let body = front.verified(request, MAX_CALL_BYTES, &front.budget_of_calls).await?;
-    let malformed = |error: InvalidCall| ApiError::new(Code::MalformedRequest, error.to_string());
-    let call = PassedCall::decode(&body.bytes).map_err(malformed)?;
-    front.is_meant(&call.cluster, call.to)?;
-    let passed = call.make(&front.executor).await.map_err(malformed)?;
-    metrics::counter!("leasehold_member_calls_total").increment(1);
-    Ok(with_body(StatusCode::OK, Body::from(passed.encode())))
+    front.peers.answer(front.make_call(request).await)
 }
 
 impl Front {
-    /// Reads the body of a call that another member has signed.
-    async fn verified(&self, request: Request, limit: usize, budget: &BodyBudget) -> Result<Read, ApiError> {
-        let (parts, body) = request.into_parts();
-        let body = read_within(&parts, body, limit, (budget, self.body_within)).await?;
-        let verified = self.secret.verify(&parts.headers, &body.bytes, self.clock.now());
-        verified.map_err(|why| {
-            ApiError::new(Code::Unauthorized, format!("the call is not one of another member: {why}"))
-        })?;
-        Ok(body)
+    async fn take_delivery(&self, request: Request) -> Answer {
+        // Earlier versions do not sign it: who knows the id, which is random, may say so once.
+        let is_earlier = !request.headers().contains_key(HEAD) && earlier_bytes(&*self.member) > 0;
+        let id = if is_earlier {
+            let (parts, body) = request.into_parts();
+            read_within(&parts, body, DELIVERIES.max_bytes, (&self.earlier_deliveries, DELIVERY_WITHIN)).await?
+        } else {
+            self.peers.read(request, &DELIVERIES, || 0).await?
+        };
+        if self.deliveries.taken(&id.bytes) {
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
+        let detail = "no such answer waits until it is taken; its jobs may have been given back";
+        Err(ApiError::new(Code::NotFound, detail))
+    }
+
+    async fn take_messages(&self, request: Request) -> Answer {
+        let body = self.peers.read(request, &MESSAGES, || earlier_bytes(&*self.member)).await?;
+        let envelope = Envelope::decode(body.bytes.clone())
+            .map_err(|error| ApiError::new(Code::MalformedRequest, error.to_string()))?;
+        self.is_meant(&envelope.cluster, envelope.to)?;
+        let own = self.map.member;
+        if envelope.from == own {
+            let detail = format!("this is member {own} itself: two processes have the same number");
+            return Err(ApiError::new(Code::WrongMember, detail));
+        }
+        for message in envelope.into_messages() {
+            self.member.receive(message);
+        }
+        Ok(StatusCode::NO_CONTENT.into_response())
+    }
+
+    async fn make_call(&self, request: Request) -> Answer {
+        if self.shutdown.is_cancelled() {
+            return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
+        }
+        // One that is signed by its body can be made again by who has seen it.
+        let takes_earlier = || if is_agreed_on_less(&*self.member) { usize::MAX } else { 0 };
+        let body = self.peers.read(request, &CALLS, takes_earlier).await?;
+        let malformed = |error: InvalidCall| ApiError::new(Code::MalformedRequest, error.to_string());
+        let call = PassedCall::decode(&body.bytes).map_err(malformed)?;
+        self.is_meant(&call.cluster, call.to)?;
+        let passed = call.make(&self.executor).await.map_err(malformed)?;
+        metrics::counter!("leasehold_member_calls_total").increment(1);
+        Ok(with_body(StatusCode::OK, Body::from(passed.encode())))
     }
 
     /// Checks that a call of another member is for this one.

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::clock::{Clock, SystemClock};
+use crate::peers::PeerSecret;
 use crate::store::waiting::MOST_WAITING_BYTES;
 use crate::store::{ChangeError, Heard, Hindrance, MemberChange, Standing};
 
@@ -80,10 +81,10 @@ fn carrier(address: &str) -> (mpsc::UnboundedSender<Vec<MemberMessage>>, Carrier
     let addresses = BTreeMap::from([(1, "http://127.0.0.1:1".into()), (2, address.into())]);
     let map = ClusterMap { cluster: "c".into(), member: 1, addresses };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    (give, Carrier::start(member, &map, secret(), clock).expect("a client"))
+    (give, Carrier::start(member, &map, Signer::new(secret(), "c/1", clock)).expect("a client"))
 }
 
-/// Serves as member 2 and hands on what it is sent.
+/// Serves as member 2 of an earlier version, which reads no heads, and hands on what it is sent.
 async fn serve(listener: TcpListener) -> mpsc::UnboundedReceiver<Envelope> {
     let (taken, sent) = mpsc::unbounded_channel();
     let take = async |State(taken): State<mpsc::UnboundedSender<Envelope>>, headers: HeaderMap, body: Bytes| {

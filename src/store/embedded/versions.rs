@@ -11,6 +11,7 @@
 //! | 2       | words, numbers of directories, changes of members                                        |
 //! | 3       | the identity of the group and its version, among the members and before every message    |
 //! | 4       | the openings of directories, and what of the log their members have acknowledged         |
+//! |         | signed heads of the calls that bring messages                                            |
 //!
 //! A member with version 2 reads the members of version 3, and leaves out what it does not know: a group all of whose
 //! members went back to version 2 may have forgotten its version and, but for their seals, its identity. Once all know

@@ -4,13 +4,15 @@
 use std::time::Duration;
 
 use leasehold::peers::DELIVERIES_PATH;
+use leasehold::store::SIGNED_HEADS;
 use leasehold::wire::{ClaimAnswer, ClaimJobs, CompleteJob, JobState, SubmitJob};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::members::{Process, led};
+use super::members::{Process, led, secret};
+use super::messages::signed;
 use super::server::{SOON, WORKER, claim, problem};
 
 /// Longer than any of these tests.
@@ -96,10 +98,7 @@ async fn jobs_are_delivered_when_the_follower_says_so() {
     let answer = forwarded(&leader, &of(1)).await;
     let delivery = answer.headers()["leasehold-delivery"].to_str().expect("text").to_owned();
     let (id, bytes) = delivery.split_once(' ').expect("an id and a length");
-    let tell = async |id: &str| {
-        let call = reqwest::Client::new().post(leader.url(DELIVERIES_PATH)).body(id.to_owned());
-        call.send().await.expect("an answer")
-    };
+    let tell = async |id: &str| signed(&leader, DELIVERIES_PATH, id.to_owned().into(), &secret()).await;
     for other in ["", "none", "00000000-0000-4000-8000-000000000000"] {
         assert_eq!(problem(tell(other).await).await.status, 404, "{other}");
     }
@@ -108,6 +107,36 @@ async fn jobs_are_delivered_when_the_follower_says_so() {
     assert_eq!(text.len().to_string(), bytes);
     assert_eq!(problem(tell(id).await).await.status, 404, "it is done with");
     assert_eq!(state(&leader, &job.id).await, JobState::Running);
+}
+
+#[tokio::test]
+async fn a_signed_delivery_counts_while_those_of_earlier_versions_do() {
+    let (leader, _manager, _follower) = led().await;
+    leader.agrees_on(SIGNED_HEADS - 1);
+    leader.client().submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    let answer = forwarded(&leader, &of(1)).await;
+    let delivery = answer.headers()["leasehold-delivery"].to_str().expect("text").to_owned();
+    let id = delivery.split(' ').next().expect("an id").to_owned();
+    // The question for the opening is no delivery.
+    assert_eq!(signed(&leader, DELIVERIES_PATH, id.into(), &secret()).await.status(), 204);
+    timeout(SOON, answer.text()).await.expect("the answer ends").expect("whole");
+}
+
+#[tokio::test]
+async fn a_follower_of_an_earlier_version_says_so_without_a_signature() {
+    let (leader, _manager, _follower) = led().await;
+    leader.client().submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    let answer = forwarded(&leader, &of(1)).await;
+    let delivery = answer.headers()["leasehold-delivery"].to_str().expect("text").to_owned();
+    let tell = async || {
+        let id = delivery.split(' ').next().expect("an id").to_owned();
+        reqwest::Client::new().post(leader.url(DELIVERIES_PATH)).body(id).send().await.expect("an answer").status()
+    };
+    assert_eq!(tell().await, 401, "no member has an earlier version");
+    leader.agrees_on(SIGNED_HEADS - 1);
+    assert_eq!(tell().await, 204);
+    timeout(SOON, answer.text()).await.expect("the answer ends").expect("whole");
+    assert_eq!(tell().await, 404, "it is done with");
 }
 
 #[tokio::test]

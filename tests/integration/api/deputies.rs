@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use bytes::Bytes;
 use leasehold::executor::{CallError, HttpCall, HttpExecutor, Limits, RetryAfter, TargetUrl};
-use leasehold::peers::{ClusterMap, Deputies, PeerSecret};
+use leasehold::peers::{ClusterMap, Deputies, PeerSecret, Signer};
 use leasehold::store::Member;
 
 use super::members::{NOWHERE, Process, clock, executor, pair, secret};
@@ -19,7 +19,8 @@ fn of_all(leader: &Process, follower: &Process, secret: PeerSecret) -> HttpExecu
     let addresses = BTreeMap::from([(1, leader.url("").into()), (2, follower.url("").into()), (3, NOWHERE.into())]);
     let map = ClusterMap { cluster: "test".into(), member: 1, addresses };
     let member = Arc::clone(&leader.puppet) as Arc<dyn Member>;
-    let deputies = Deputies::new(member, map, secret, clock(), Limits::default()).expect("deputies");
+    let signer = Signer::new(secret, "test/1", clock());
+    let deputies = Deputies::new(member, map, signer, Limits::default()).expect("deputies");
     executor().with_deputy(Arc::new(deputies))
 }
 
