@@ -1,6 +1,7 @@
 //! The settings by which the managers of one store call each other. Those of a member of a group are read in
 //! [`super::members`].
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -10,9 +11,9 @@ use url::Host;
 use super::engine::StoreKind;
 use super::failure::Failure;
 use super::member_name::MemberName;
+use super::peer_secret::{HOW_TO, SharedSecret};
 use super::settings::{Settings, not_chosen};
 use crate::executor::TargetUrl;
-use crate::peers::PeerSecret;
 
 /// Those settings on the command line.
 #[derive(Debug, Default, Args)]
@@ -23,10 +24,14 @@ pub(super) struct ClusterArgs {
     #[arg(long, value_name = "URL")]
     pub(super) advertise: Option<String>,
     /// The secret that these managers, or the members of a cluster, share: 24 to 64 random bytes in base64 (`openssl
-    /// rand -base64 32`). Others on this machine can read a command line: better give it in the environment or in the
-    /// settings file
+    /// rand -base64 32`). Others on this machine can read a command line: better give it in the environment, in the
+    /// settings file or in a file of its own. Two of them, divided by a comma, while the secret is changed: the first
+    /// signs, and both are accepted
     #[arg(long, value_name = "SECRET", hide_env_values = true)]
     pub(super) cluster_secret: Option<String>,
+    /// A file with this secret, or with two, each on a line of its own. It is read again while the server runs
+    #[arg(long, value_name = "FILE")]
+    pub(super) cluster_secret_file: Option<PathBuf>,
     /// The name of the cluster that this server is a member of: three or five servers with embedded stores that are
     /// one, and go on when one of three or two of five fail. Needs --member, --peers and --cluster-secret
     #[arg(long, value_name = "NAME")]
@@ -49,23 +54,31 @@ pub(super) struct ClusterArgs {
     pub(super) snapshot_rate: Option<u32>,
 }
 
+impl ClusterArgs {
+    /// Returns the secret as a text and as the path of a file.
+    pub(super) fn secret(&self) -> (Option<&str>, Option<&Path>) {
+        (self.cluster_secret.as_deref(), self.cluster_secret_file.as_deref())
+    }
+}
+
 /// Where the other managers reach this one, and the secret that they share.
 #[derive(Debug)]
 pub(super) struct Cluster {
     url: Url,
-    pub(super) secret: PeerSecret,
+    pub(super) secret: SharedSecret,
 }
 
 impl Cluster {
     /// Merges and checks the settings of the command line and of the file; `None` when there are none.
     pub(super) fn of(
-        args: ClusterArgs,
+        args: &ClusterArgs,
         settings: &Settings,
         chosen: Option<StoreKind>,
     ) -> Result<Option<Self>, Failure> {
-        let advertise = args.advertise.or_else(|| settings.advertise.clone());
-        let secret = args.cluster_secret.or_else(|| settings.cluster_secret.clone());
-        let given = [("advertise", advertise.is_some()), ("cluster_secret", secret.is_some())];
+        let advertise = args.advertise.clone().or_else(|| settings.advertise.clone());
+        let texts = args.cluster_secret.is_some() || settings.cluster_secret.is_some();
+        let files = args.cluster_secret_file.is_some() || settings.cluster_secret_file.is_some();
+        let given = [("advertise", advertise.is_some()), ("cluster_secret", texts), ("cluster_secret_file", files)];
         let first = given.iter().find(|(_, is_given)| *is_given);
         if let Some((name, _)) = first.filter(|_| chosen != Some(StoreKind::Elasticsearch)) {
             let not_chosen = not_chosen(name, StoreKind::Elasticsearch, chosen);
@@ -74,24 +87,23 @@ impl Cluster {
                  and `--cluster-secret`"
             )));
         }
-        match (advertise, secret) {
-            (None, None) => Ok(None),
-            (Some(advertise), Some(secret)) => {
-                let url = address("advertise", &advertise)?;
-                Ok(Some(Self { url, secret: self::secret(&secret)? }))
-            }
-            (None, Some(_)) => Err(Failure::Usage(
-                "`cluster_secret` (--cluster-secret, LEASEHOLD_CLUSTER_SECRET) needs the address by which the other \
-                 managers reach this one: add `--advertise URL` (`advertise` in the settings file)"
-                    .to_owned(),
-            )),
-            (Some(_), None) => Err(Failure::Usage(
-                "`advertise` (--advertise, LEASEHOLD_ADVERTISE) needs the secret that all managers share: set \
-                 LEASEHOLD_CLUSTER_SECRET (`cluster_secret` in the settings file) to what `openssl rand -base64 32` \
-                 prints"
-                    .to_owned(),
-            )),
-        }
+        let Some(advertise) = advertise else {
+            return match first {
+                None => Ok(None),
+                Some((name, _)) => Err(Failure::Usage(format!(
+                    "`{name}` (--{}, LEASEHOLD_{}) needs the address by which the other managers reach this one: add \
+                     `--advertise URL` (`advertise` in the settings file)",
+                    name.replace('_', "-"),
+                    name.to_uppercase()
+                ))),
+            };
+        };
+        let Some(secret) = SharedSecret::of([args.secret(), settings.cluster_secret()])? else {
+            return Err(Failure::Usage(format!(
+                "`advertise` (--advertise, LEASEHOLD_ADVERTISE) needs the secret that all managers share: {HOW_TO}"
+            )));
+        };
+        Ok(Some(Self { url: address("advertise", &advertise)?, secret }))
     }
 
     /// Returns the address of a manager that listens on this port.
@@ -102,13 +114,6 @@ impl Cluster {
         }
         url.as_str().trim_end_matches('/').into()
     }
-}
-
-/// Reads the secret that processes share.
-pub(super) fn secret(text: &str) -> Result<PeerSecret, Failure> {
-    text.parse().map_err(|error| {
-        Failure::Usage(format!("`cluster_secret` (--cluster-secret, LEASEHOLD_CLUSTER_SECRET) {error}"))
-    })
 }
 
 /// Reads the URL by which other processes reach one, from the setting of this name.
@@ -149,9 +154,10 @@ mod tests {
         let args = ClusterArgs {
             advertise: advertise.map(str::to_owned),
             cluster_secret: secret.map(str::to_owned),
+            cluster_secret_file: None,
             ..ClusterArgs::default()
         };
-        Cluster::of(args, &Settings::default(), store).map_err(|failure| match failure {
+        Cluster::of(&args, &Settings::default(), store).map_err(|failure| match failure {
             Failure::Usage(said) => said,
             other => panic!("{other:?}"),
         })

@@ -145,7 +145,7 @@ impl Host {
         let (cluster, room) = match &members {
             // A call that is forwarded has a connection to the leader as well.
             Some(_) => (None, (room / 2).max(1)),
-            None => (Cluster::of(args.cluster, &settings, chosen)?, room),
+            None => (Cluster::of(&args.cluster, &settings, chosen)?, room),
         };
         Ok(Self {
             listen,
@@ -186,7 +186,8 @@ impl Host {
             configuration["cluster"] = serde_json::json!({"name": map.cluster, "member": map.member});
         }
         let executor = notify::executor(&self.notifications)?;
-        let peer_secret = self.cluster.map(|cluster| cluster.secret);
+        let _reading = self.cluster.as_ref().and_then(|cluster| cluster.secret.keep_read());
+        let peer_secret = self.cluster.map(|cluster| cluster.secret.secret);
         let means = Means {
             duties,
             store,
@@ -251,6 +252,8 @@ async fn serve_as_member(
 ) -> Result<(), Failure> {
     let member = member.ok_or_else(|| Failure::Failed("the store is not a member of a cluster".to_owned()))?;
     let (store, clock) = (Arc::clone(&means.store), Arc::clone(&means.clock));
+    let _reading = secret.keep_read();
+    let secret = secret.secret;
     let signer = Signer::new(secret.clone(), &map.name(map.member), Arc::clone(&clock));
     let of_deputies = signer.another();
     let carrier = Carrier::start(Arc::clone(&member), &map, signer).map_err(Failure::failed)?;

@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::cluster::{self, ClusterArgs};
 use super::engine::StoreKind;
 use super::failure::Failure;
+use super::peer_secret::{HOW_TO, SharedSecret};
 use super::settings::{Settings, not_chosen};
-use crate::peers::{ClusterMap, MAX_CLUSTER_BYTES, PeerSecret};
+use crate::peers::{ClusterMap, MAX_CLUSTER_BYTES};
 use crate::store::embedded::GroupOptions;
 
 /// The time between two looks at whether the leader is silent; a member stands for election after ten to twenty.
@@ -24,7 +25,7 @@ const SNAPSHOT_MIB: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) map: ClusterMap,
-    pub(super) secret: PeerSecret,
+    pub(super) secret: SharedSecret,
     /// Whether a new data directory joins a cluster that there is.
     joins: bool,
     /// The most bytes a second that are received of another member's state.
@@ -73,16 +74,12 @@ impl Members {
                 setting("peers")
             ));
         }
-        let Some(secret) = args.cluster_secret.as_ref().or(settings.cluster_secret.as_ref()) else {
-            return wrong(format!(
-                "{} needs the secret that all members share: set LEASEHOLD_CLUSTER_SECRET (`cluster_secret` in the \
-                 settings file) to what `openssl rand -base64 32` prints",
-                setting(first)
-            ));
+        let Some(secret) = SharedSecret::of([args.secret(), settings.cluster_secret()])? else {
+            return wrong(format!("{} needs the secret that all members share: {HOW_TO}", setting(first)));
         };
         let joins = args.join || settings.join == Some(true);
         let snapshot_rate = u64::from(args.snapshot_rate.or(settings.snapshot_rate).unwrap_or(SNAPSHOT_MIB)) << 20;
-        Ok(Some(Self { map, secret: cluster::secret(secret)?, joins, snapshot_rate }))
+        Ok(Some(Self { map, secret, joins, snapshot_rate }))
     }
 
     /// Returns the group, as the store is opened with it.
@@ -158,6 +155,7 @@ mod tests {
         ClusterArgs {
             advertise: None,
             cluster_secret: secret.map(str::to_owned),
+            cluster_secret_file: None,
             cluster_name: Some(name).filter(|name| !name.is_empty()).map(str::to_owned),
             join: false,
             snapshot_rate: None,

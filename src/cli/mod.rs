@@ -55,6 +55,7 @@ mod monitor;
 mod notify;
 mod orphans;
 mod output;
+mod peer_secret;
 mod performing;
 mod queue;
 mod run;

@@ -66,6 +66,7 @@ pub(super) struct Settings {
     pub(super) query_time: Option<DurationSetting>,
     pub(super) advertise: Option<String>,
     pub(super) cluster_secret: Option<String>,
+    pub(super) cluster_secret_file: Option<PathBuf>,
     pub(super) cluster_name: Option<String>,
     pub(super) member: Option<MemberName>,
     #[serde(default)]
@@ -141,6 +142,11 @@ pub(super) struct WorkerSettings {
 }
 
 impl Settings {
+    /// Returns the secret that processes share as a text and as the path of a file.
+    pub(super) fn cluster_secret(&self) -> (Option<&str>, Option<&Path>) {
+        (self.cluster_secret.as_deref(), self.cluster_secret_file.as_deref())
+    }
+
     /// Reads the file, if one is given.
     pub(super) fn read(file: Option<&Path>) -> Result<Self, Failure> {
         let Some(file) = file else { return Ok(Self::default()) };

@@ -16,6 +16,7 @@ mod peers;
 mod queues;
 mod recalls;
 mod replay;
+mod rotation;
 mod scaling;
 mod schedules;
 mod settings;

@@ -1,7 +1,7 @@
 //! Three `leasehold serve` that are one: a leader that is killed, and one that is stopped.
 
-use std::fs::File;
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ pub(super) struct Trio {
     place: tempfile::TempDir,
     ports: [u16; 3],
     options: &'static [&'static str],
+    /// Whether each reads the secret from a file of its own.
+    has_secret_files: bool,
     /// The processes; `None` for one that has ended.
     members: [Option<Started>; 3],
 }
@@ -34,10 +36,33 @@ impl Trio {
 
     /// Starts them with options.
     pub(super) fn with(options: &'static [&'static str]) -> Self {
-        let place = tempfile::tempdir().expect("a directory");
-        let mut trio = Self { place, ports: [(); 3].map(|()| ports::free()), options, members: [None, None, None] };
+        let mut trio = Self::of(options);
         (0..3).for_each(|index| trio.start_member(index));
         trio
+    }
+
+    /// Starts them with a file for each that has the secret in it.
+    pub(super) fn with_secret_files(secret: &str) -> Self {
+        let mut trio = Self { has_secret_files: true, ..Self::of(&[]) };
+        for index in 0..3 {
+            fs::write(trio.secret_file(index), secret).expect("written");
+            trio.start_member(index);
+        }
+        trio
+    }
+
+    fn of(options: &'static [&'static str]) -> Self {
+        let (place, ports) = (tempfile::tempdir().expect("a directory"), [(); 3].map(|()| ports::free()));
+        Self { place, ports, options, has_secret_files: false, members: [None, None, None] }
+    }
+
+    pub(super) fn secret_file(&self, index: usize) -> PathBuf {
+        self.place.path().join(format!("secret-{}", index + 1))
+    }
+
+    /// Returns what a member has logged.
+    pub(super) fn log(&self, index: usize) -> String {
+        fs::read_to_string(self.place.path().join(format!("{}.log", index + 1))).expect("a log")
     }
 
     fn start_member(&mut self, index: usize) {
@@ -47,7 +72,12 @@ impl Trio {
         let data = self.place.path().join(format!("data-{member}"));
         let data = data.to_str().expect("a name that is text");
         let arguments = ["serve", "--cluster-name", "trio", "--member", &member, "--peers", &peers];
-        let arguments = arguments.into_iter().chain(["--cluster-secret", SECRET, "--listen", &listen]);
+        let secret = self.secret_file(index);
+        let secret = match self.has_secret_files {
+            true => ["--cluster-secret-file", secret.to_str().expect("a name that is text")],
+            false => ["--cluster-secret", SECRET],
+        };
+        let arguments = arguments.into_iter().chain(secret).chain(["--listen", &listen]);
         let log = File::options().create(true).append(true).open(self.place.path().join(format!("{member}.log")));
         let log = log.expect("the log can be written");
         let arguments = arguments.chain(["--data-dir", data]).chain(self.options.iter().copied());
