@@ -12,6 +12,7 @@ mod deputies;
 pub(crate) mod description;
 mod events;
 mod exactness;
+mod heads;
 mod lives;
 mod members;
 mod messages;

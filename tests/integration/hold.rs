@@ -20,4 +20,5 @@ mod schedules;
 mod sharing;
 mod site;
 mod stale;
+mod strangers;
 mod ways;
