@@ -15,7 +15,7 @@ use super::output::{print, table_with};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
-use crate::wire::{ChangeCluster, ClusterRole, ClusterStatus};
+use crate::wire::{ChangeCluster, ClusterRole, ClusterStatus, went_back};
 
 /// How long a member may take to say where it stands.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -30,7 +30,9 @@ Examples:
   leasehold cluster remove 2
   leasehold cluster transfer 3
 
-When a member has lost its disk, start it with an empty data directory, and `leasehold cluster replace N`.
+When a member has lost its disk, or its data directory went back in time, and another member leads: stop it, move its \
+directory away and keep it, start it with an empty one and --join, and `leasehold cluster replace N`. Where several \
+members say so, touch none of their directories before it is known which of them has the most.
 When more than half of the members are gone for good, read `leasehold cluster force-alone --help`.")]
 pub(super) struct ClusterCommand {
     #[command(subcommand)]
@@ -230,6 +232,9 @@ fn headline(first: &ClusterStatus, rows: &[Row]) -> String {
     for hindrance in hindrances {
         text.push_str(&format!("{hindrance}\n"));
     }
+    for member in &first.went_back {
+        text.push_str(&format!("{}\n", went_back(*member)));
+    }
     text
 }
 
@@ -291,6 +296,7 @@ mod tests {
             committed,
             members: [1, 2, 3].map(listed).to_vec(),
             hindrances: Vec::new(),
+            went_back: Vec::new(),
         }
     }
 

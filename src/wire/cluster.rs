@@ -59,6 +59,11 @@ pub struct ClusterStatus {
     /// numbers.
     #[serde(default)]
     pub hindrances: Vec<ClusterHindrance>,
+    /// The members whose data directories went back in time, as restored copies do: they lack what these members have
+    /// acknowledged, and nothing is taken from them.
+    #[serde(default)]
+    #[schema(example = json!([]))]
+    pub went_back: Vec<u64>,
 }
 
 /// A change of a cluster's members, or of who leads. Changes are made by the leader, whichever member is asked, and one
@@ -156,26 +161,25 @@ pub enum HindranceReason {
     /// It is of a cluster already, and the member that answers was started with a new data directory to found one with
     /// it.
     Founded,
-    /// Its data directory went back in time: it lacks what the member has acknowledged.
-    WentBack,
 }
 
 impl HindranceReason {
     /// Every reason, in the order of the declaration.
-    pub const ALL: [Self; 4] = [Self::OtherCluster, Self::Silent, Self::Founded, Self::WentBack];
+    pub const ALL: [Self; 3] = [Self::OtherCluster, Self::Silent, Self::Founded];
 }
 
 impl ClusterHindrance {
-    /// Returns what hinders a member about another one, of this number.
+    /// Returns what hinders a member about another one, of this number; `None` where that stands in
+    /// [`ClusterStatus::went_back`].
     #[must_use]
-    pub fn of(member: u64, hindrance: Hindrance) -> Self {
+    pub fn of(member: u64, hindrance: Hindrance) -> Option<Self> {
         let (reason, identity) = match hindrance {
             Hindrance::OtherGroup(identity) => (HindranceReason::OtherCluster, identity),
             Hindrance::Silent => (HindranceReason::Silent, None),
             Hindrance::Founded => (HindranceReason::Founded, None),
-            Hindrance::WentBack => (HindranceReason::WentBack, None),
+            Hindrance::WentBack => return None,
         };
-        Self { member, reason, identity: identity.map(|identity| identity.to_string()) }
+        Some(Self { member, reason, identity: identity.map(|identity| identity.to_string()) })
     }
 }
 
@@ -199,13 +203,17 @@ impl fmt::Display for ClusterHindrance {
                 "member {member} is of a cluster already, and this one was started with a new data directory as a \
                  founder: if its former one is lost, see `leasehold cluster replace --help`"
             ),
-            (HindranceReason::WentBack, _) => write!(
-                formatter,
-                "the data directory of member {member} went back in time, as a restored copy does: empty it, start the \
-                 member again, and run `leasehold cluster replace {member}`"
-            ),
         }
     }
+}
+
+/// Returns what is to be said of a member whose data directory went back in time.
+#[must_use]
+pub fn went_back(member: u64) -> String {
+    format!(
+        "the data directory of member {member} went back in time, as a restored copy does, and nothing is taken from \
+         it: while another member leads, see `leasehold cluster --help`"
+    )
 }
 
 /// The members of earlier versions all vote.

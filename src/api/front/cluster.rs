@@ -18,7 +18,7 @@ use crate::api::extract::{Query, parse};
 use crate::api::json::ok;
 use crate::api::observe::{REQUEST_ID, request_id};
 use crate::peers::ClusterMap;
-use crate::store::{ChangeError, MemberChange, Standing};
+use crate::store::{ChangeError, Hindrance, MemberChange, Standing};
 use crate::wire::{ChangeCluster, ClusterHindrance, ClusterMember, ClusterStatus};
 
 /// The most bytes that an order has.
@@ -41,7 +41,9 @@ fn status_of(front: &Front) -> ClusterStatus {
     let (members, heard) = (front.member.members(), front.member.heard());
     let agreed = members.borrow().clone();
     let address = |member: u64| front.map.address(member, &agreed).map(|address| address.to_string());
-    let hindrances = front.member.hindrances().into_iter();
+    let hindrances = front.member.hindrances();
+    let went_back = hindrances.iter().filter(|(_, hindrance)| **hindrance == Hindrance::WentBack);
+    let went_back = went_back.map(|(member, _)| *member).collect();
     let members = agreed.seats.iter().map(|(number, seat)| ClusterMember {
         member: *number,
         address: address(*number).unwrap_or_default(),
@@ -64,7 +66,8 @@ fn status_of(front: &Front) -> ClusterStatus {
         applied,
         committed,
         members: members.collect(),
-        hindrances: hindrances.map(|(member, hindrance)| ClusterHindrance::of(member, hindrance)).collect(),
+        hindrances: hindrances.into_iter().filter_map(|(of, why)| ClusterHindrance::of(of, why)).collect(),
+        went_back,
     }
 }
 

@@ -35,7 +35,7 @@ use crate::api::extract::MAX_BULK_BYTES;
 use crate::executor::NoHttpClient;
 use crate::peers::{ClusterMap, Signer};
 use crate::store::{Member, Membership, Standing};
-use crate::wire::{ClusterHindrance, Problem};
+use crate::wire::{ClusterHindrance, Problem, went_back};
 
 /// Says which member has forwarded a call. Whoever gets such a call and does not lead forwards it no further.
 pub(super) const FORWARDED: HeaderName = HeaderName::from_static("leasehold-forwarded");
@@ -120,8 +120,9 @@ impl Forwarder {
         let mut detail =
             format!("no member of the cluster leads: {} of its {members} members must run", members / 2 + 1);
         for (member, hindrance) in self.member.hindrances() {
+            let why = ClusterHindrance::of(member, hindrance).map(|hindrance| hindrance.to_string());
             detail.push_str("; ");
-            detail.push_str(&ClusterHindrance::of(member, hindrance).to_string());
+            detail.push_str(&why.unwrap_or_else(|| went_back(member)));
         }
         ApiError::new(Code::NoLeader, detail)
     }

@@ -4,6 +4,7 @@
 //! leasehold.lock     held by the process that has the store open; its pid is inside
 //! leasehold.format   the format of everything below; written before the first job is accepted
 //! leasehold.seal     what the database must have; written before the format, and anew at each checkpoint
+//! leasehold.openings how the directory of one of several members was opened, and those of the others were
 //! leasehold.room     kept for when the disk is full, and given up then
 //! leasehold.try      written and removed to see that there is room
 //! store/             the database: the state as of an entry of the log
@@ -28,7 +29,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::statvfs;
 
 use super::error::{Damage, OpenError};
-use super::seal::{Place, Seal, Stage};
+use super::seal::{Seal, Stage};
 
 /// The format that this version reads and writes. A number is never used for another layout.
 const FORMAT: u32 = 8;
@@ -227,7 +228,12 @@ impl Directory {
 
     /// Writes the seal durably, and whole or not at all.
     pub(super) fn write_seal(&self, seal: &Seal) -> io::Result<()> {
-        write_whole(&Seal::path(&self.path), |file| seal.at(Place::of(&file.metadata()?)).encode())
+        write_whole(&Seal::path(&self.path), |_| seal.encode())
+    }
+
+    /// Writes what is to be in a file of this name durably, and whole or not at all.
+    pub(super) fn write_whole(&self, name: &str, bytes: impl FnOnce(&File) -> io::Result<Vec<u8>>) -> io::Result<()> {
+        write_whole(&self.path.join(name), bytes)
     }
 
     /// Returns the path of a database that is received from another member.

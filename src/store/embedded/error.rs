@@ -82,8 +82,9 @@ pub enum OpenError {
     /// The directory is a copy of that of a member.
     #[error(
         "the data directory {} is a copy: the member may have acknowledged more than it has, and others count on that. \
-         Start the member with an empty data directory, and run `leasehold cluster replace`; where all members are to \
-         start on copies that were made while none of them ran, run `leasehold cluster accept-copy` for each",
+         While another member leads, move the copy away, start this one with an empty directory and `--join`, and run \
+         `leasehold cluster replace`; where all members are to start on copies that were made while none of them ran, \
+         run `leasehold cluster accept-copy` for each",
         directory.display()
     )]
     Copied {

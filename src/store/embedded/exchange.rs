@@ -200,7 +200,7 @@ impl Exchange {
         if let Some(hello) = self.others(|others| others.hello(to, last, receives)) {
             self.say(to, &Word::Hello(hello));
         }
-        if let Some(opened) = self.others(|others| others.opened(to).cloned()).flatten() {
+        if let Some(opened) = self.others(|others| others.opened(to)).flatten() {
             self.say(to, &Word::Opened(opened));
         }
     }
@@ -266,7 +266,7 @@ impl Exchange {
     /// writes.
     pub(super) fn stand(&self, position: Position, (applied, time): (u64, Timestamp), leads: bool) {
         let Position { term, leader, committed, role, .. } = position;
-        let known = self.others(|others| (others.is_disowned || others.went_back, others.identity()));
+        let known = self.others(|others| (others.is_disowned || others.openings.went_back(), others.identity()));
         let (is_disowned, identity) = known.unwrap_or_default();
         let role = if is_disowned { Role::Disowned } else { role };
         let mut asked = self.asked.lock();

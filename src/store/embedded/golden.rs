@@ -17,7 +17,8 @@ use super::directory::Directory;
 use super::disk::MetaKey;
 use super::kept::Last;
 use super::log::{Log, Options};
-use super::seal::{Acknowledged, JournalSeal, KeyspaceSeal, KnownOpenings, LogSeal, Seal, SealedGroup, Vote};
+use super::opened::{Acknowledged, Known, Numbers, OpeningsFile};
+use super::seal::{JournalSeal, KeyspaceSeal, LogSeal, Seal, SealedGroup, Vote};
 use super::words::{Ask, Cursor, Directories, Hello, Offer, Opened, Piece, Said, WentBack, Word};
 use super::{entry, message, output, records, schedules, stored, versions, words};
 use crate::clock::Timestamp;
@@ -122,11 +123,6 @@ fn the_files_of_a_directory_are_as_recorded() {
         ..SealedGroup::default()
     };
     let founder = SealedGroup { identity: Some(IDENTITY), awaits_founders: true, ..group.clone() };
-    let opened = SealedGroup {
-        openings: vec![6, 700],
-        opened: BTreeMap::from([(1, KnownOpenings { directory: 9, openings: vec![7, 8], noted: 8, acknowledged: 12 })]),
-        ..founder.clone()
-    };
     let own = Seal {
         seq_no: 10,
         flushed: 11,
@@ -138,10 +134,8 @@ fn the_files_of_a_directory_are_as_recorded() {
         ..Seal::creating()
     };
     let of_group = |group| Seal { group: Some(group), ..own.clone().opened() };
-    let [of_group, of_founder, of_opened] = [group, founder, opened].map(of_group);
-    let seals =
-        [("seal", own), ("seal-of-group", of_group), ("seal-of-founder", of_founder), ("seal-opened", of_opened)];
-    let seals = seals.map(|(name, seal)| {
+    let (of_group, of_founder) = (of_group(group), of_group(founder));
+    let seals = [("seal", own), ("seal-of-group", of_group), ("seal-of-founder", of_founder)].map(|(name, seal)| {
         let (path, bytes) = (place.path().join("of-another-place"), seal.encode().expect("a seal"));
         fs::write(&path, &bytes).expect("it is written");
         assert_eq!(Seal::read_file(&path).expect("it is read"), seal);
@@ -153,6 +147,17 @@ fn the_files_of_a_directory_are_as_recorded() {
     let written = content(place.path()).into_iter().filter(|(name, _)| name != "leasehold.lock");
     files.extend(written.map(|(name, bytes)| (name, text(bytes))));
     check("embedded/directory", &files);
+}
+
+#[test]
+fn the_openings_of_directories_lie_on_disk_as_recorded() {
+    let openings = Numbers { count: 9, last: vec![6, 700] };
+    let known = Known { directory: 9, openings, acknowledged: Some(Last { number: 400, term: 2 }) };
+    let mut file = OpeningsFile::default();
+    (file.others, file.went_back) = (BTreeMap::from([(1, known)]), true);
+    file.open(70);
+    let bytes = String::from_utf8(file.encode().expect("writable")).expect("text");
+    check("embedded/openings", &Files::from([("openings.txt".to_owned(), bytes)]));
 }
 
 #[test]
@@ -175,13 +180,14 @@ fn the_output_and_the_audit_lie_on_disk_as_recorded() {
 #[test]
 fn what_members_say_is_as_recorded() {
     let at = Cursor { keyspace: 3, after: Some(b"key".to_vec()) };
+    let openings = Numbers { count: 9, last: vec![6, 700] };
     let words = [
         Word::Hello(Hello { knows: versions::OWN, directory: 5, yours: 6, last: 400, receives: true }),
         Word::Offer(Offer { term: 3, number: 7, last: Last { number: 9, term: 2 } }),
         Word::Ask(Ask { offer: 7, at: at.clone() }),
         Word::Piece(Piece::of(7, at, b"items".to_vec(), true)),
         Word::Gone(7),
-        Word::Opened(Opened { directory: 5, openings: vec![6, 700], last: 400, term: 3 }),
+        Word::Opened(Opened { directory: 5, openings, last: Last { number: 400, term: 2 }, term: 3 }),
         Word::WentBack(WentBack { directory: 5, opening: 700 }),
     ];
     let words = words.iter().map(|word| {
@@ -217,7 +223,10 @@ fn what_members_say_is_as_recorded() {
     let members = Membership { seats, ..Membership::default() };
     let identified = Membership { identity: Some(IDENTITY), version: versions::OWN, ..members.clone() };
     let members = [members, identified].map(|members| {
-        let all = BTreeMap::from([(4, Acknowledged { directory: 9, opening: 700, entry: 400 })]);
+        let all = BTreeMap::from([(
+            4,
+            Acknowledged { directory: 9, opening: 700, count: 8, entry: Last { number: 400, term: 2 } },
+        )]);
         [BTreeMap::new(), all].map(|acknowledged| {
             let entry = entry::encode_members(300, &members, &acknowledged).expect("writable");
             let read = entry::Entry::decode(&entry).expect("readable");

@@ -24,7 +24,8 @@ use slog::Logger;
 use super::entry::{self, encode_members};
 use super::kept::{Earlier, Kept, Last, certainly_committed, data_of, group_of, typed};
 use super::log::AppendError;
-use super::seal::{Acknowledged, Vote};
+use super::opened::Acknowledged;
+use super::seal::Vote;
 use super::stored;
 use crate::store::{Membership, Role};
 
@@ -279,11 +280,12 @@ impl Member {
         self.propose(term, frame, durable)
     }
 
-    /// Returns the last entry that a member has acknowledged in the term in which this one leads; `None` where it does
-    /// not, or the member has not.
-    pub(super) fn acknowledged(&self, member: u64) -> Option<Last> {
-        let matched = self.node.raft.prs().get(member).filter(|_| self.leads())?.matched;
-        (matched > 0).then_some(Last { number: matched, term: self.node.raft.term })
+    /// Returns the last entry up to `most` that a member has acknowledged in the term in which this one leads, with the
+    /// term 0 where it is not in memory any more; `None` where this one does not lead, or the member has not.
+    pub(super) fn acknowledged(&self, member: u64, most: u64) -> Option<Last> {
+        let matched = self.node.raft.prs().get(member).filter(|_| self.leads())?.matched.min(most);
+        let term = self.node.store().term_in_memory(matched).unwrap_or(0);
+        (matched > 0).then_some(Last { number: matched, term })
     }
 
     /// Returns the number of the last entry of the log.

@@ -197,6 +197,14 @@ impl Kept {
         }
     }
 
+    /// Returns the term of an entry that is in memory.
+    pub(super) fn term_in_memory(&self, number: u64) -> Option<u64> {
+        match number.checked_sub(self.before.number)? {
+            0 => Some(self.before.term),
+            place => self.entries.get(usize::try_from(place - 1).ok()?).map(|entry| entry.term),
+        }
+    }
+
     /// Takes note of that all that was handed out to be sent was sent.
     pub(super) fn sent(&mut self) {
         *self.burst.get_mut() = Burst::default();

@@ -24,7 +24,7 @@ use super::inspect::{Inspected, inspect, keyspaces_folder, seal_closed, seal_ope
 use super::kept::{Earlier, Last, Offered, entry_of};
 use super::log::{self, Expected, Found, Log};
 use super::offer::Flushed;
-use super::openings;
+use super::opened::OpeningsFile;
 use super::options::{EmbeddedOptions, GroupOptions};
 use super::others::Others;
 use super::recover::RecoverError;
@@ -76,11 +76,15 @@ impl Engine {
         };
         directory.try_room().and_then(|()| directory.take_room()).map_err(not_written)?;
         let damaged = |damages| OpenError::Damaged { directory: root.to_owned(), damages };
-        // One that goes on alone has nobody who counts on more.
-        if options.group.as_ref().is_some_and(|group| !group.goes_on_alone)
-            && Seal::read(root).is_ok_and(|seal| seal.is_copy(root))
-        {
-            return Err(OpenError::Copied { directory: root.to_owned() });
+        let mut openings = OpeningsFile::default();
+        if let Some(group) = &options.group {
+            openings = OpeningsFile::read(root).map_err(|damage| damaged(vec![damage]))?;
+            // One that goes on alone has nobody who counts on more.
+            match group.goes_on_alone {
+                true => openings.went_back = false,
+                false if openings.is_copy(root) => return Err(OpenError::Copied { directory: root.to_owned() }),
+                false => openings.open(rand::random_range(1..=u64::MAX)),
+            }
         }
         let log_options = log::Options { segment_bytes: options.segment_bytes };
         match directory.received().map_err(|damage| damaged(vec![damage]))? {
@@ -147,19 +151,19 @@ impl Engine {
         let member = match (&options.group, &exchange) {
             (Some(group), Some(exchange)) => {
                 let mut sealed = disk.seal.lock().group.clone().unwrap_or_default();
-                openings::add(&mut sealed.openings, rand::random_range(1..=u64::MAX));
                 let founded = Arc::new(Membership::founded(&sealed.founders));
                 let mut members = published.members.clone().unwrap_or_else(|| Arc::clone(&founded));
                 if group.goes_on_alone {
                     let seat = Seat { votes: true, directory: sealed.directory, ..Seat::default() };
                     let seats = BTreeMap::from([(group.member, seat)]);
                     sealed.identity = Some(Identity::random());
+                    // Before anything else: whatever comes in between, the former group takes it for another one.
+                    disk.write_group(sealed.clone()).map_err(failed("write the seal of"))?;
                     members = Arc::new(Membership { seats, identity: sealed.identity, version: versions::OWN });
                 }
-                // Before anything else: whatever comes in between, the others take it for what it is then.
-                disk.write_group(sealed.clone()).map_err(failed("write the seal of"))?;
-                let had = entries.last().map_or(last.number, |entry| entry.index);
-                let others = Others::of(&sealed, group.tick).opened_with(had, vote.term);
+                openings.write(&disk.directory).map_err(failed("write the openings of"))?;
+                let had = entries.last().map_or(last, |entry| Last { number: entry.index, term: entry.term });
+                let others = Others::of(&sealed, group.tick).opened_with(openings, had, vote.term);
                 exchange.meet(others, founded, &members);
                 exchange.agree(&members);
                 let (snapshot, members_then) = (Arc::clone(&published.view.snapshot), Arc::clone(&members));
@@ -194,17 +198,18 @@ pub fn member_of(path: &Path) -> Result<Option<(String, u64)>, OpenError> {
     Ok(seal.group.map(|group| (group.cluster, group.member)))
 }
 
-/// Lets a member start on a directory that is a copy, and has everything that the member has acknowledged.
+/// Lets a member start on a directory that is a copy, or went back in time.
 ///
 /// # Errors
-/// Why the directory cannot be looked at, or its seal not be written.
+/// Why the directory cannot be looked at, or be written to.
 pub fn accept_copy(path: &Path) -> Result<(), OpenError> {
     drop(Directory::look_at(path)?);
     let directory = Directory::hold(path, 0)?;
     let damaged = |damage| OpenError::Damaged { directory: path.to_owned(), damages: vec![damage] };
-    let seal = Seal::read(path).map_err(damaged)?;
-    let failed = |source| OpenError::Io { doing: "write the seal of", directory: path.to_owned(), source };
-    directory.write_seal(&seal).map_err(failed)
+    let mut openings = OpeningsFile::read(path).map_err(damaged)?;
+    openings.went_back = false;
+    let failed = |source| OpenError::Io { doing: "write the openings of", directory: path.to_owned(), source };
+    openings.write(&directory).map_err(failed)
 }
 
 /// Returns the seal with the group that the store is opened as a member of.

@@ -2,118 +2,124 @@
 //! earlier time.
 //!
 //! A directory that went back in time has forgotten votes and entries on which others count. So each opening of a
-//! directory has a random number, and its seal has the last ones. A member keeps the last opening of each other one
-//! that it has heard, durably, before it takes anything from the directory as it was opened then, and refuses a list
-//! that lacks it: the copy is older. A copy that was made since that opening has its number, but not all entries that
-//! were acknowledged: an opening says what its log had. The leader knows what each member has acknowledged in its term,
-//! and writes it into the log from time to time, so that the next leader knows it as well.
+//! directory has a random number, and the directory has the last ones. A member keeps the last openings of each other
+//! one that it has heard, durably, before it takes anything from the directory as it was opened then, and refuses
+//! openings that cannot have come after those: the copy is older. A copy that was made since has the same numbers, but
+//! not all entries that were acknowledged: an opening says what its log had. The leader knows what each member has
+//! acknowledged in its term, and writes that into the log from time to time, so that the next leader knows it as well.
 //!
-//! What no member that runs knows is not noticed. A member itself notices a directory that was copied file by file, see
-//! [`Place`](super::seal::Place), and one whose leader says that it has more.
+//! Only what cannot be otherwise counts: more openings may have passed than are kept. And only the word of its leader
+//! keeps a member out for good. What no member that runs knows is not noticed. A member itself notices a directory that
+//! was copied file by file, see [`opened`](super::opened), and one whose leader says that it has more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::kept::Last;
-use super::seal::{Acknowledged, KnownOpenings};
+use super::opened::{Acknowledged, Known, Numbers, OpeningsFile};
 use super::words::{Opened, WentBack};
 
-/// How many openings a seal keeps: so often may a directory be opened before another member hears of it again.
-const KEPT: usize = 64;
-
-/// Adds an opening to those of a directory.
-pub(super) fn add(openings: &mut Vec<u64>, number: u64) {
-    openings.push(number);
-    keep_last(openings);
-}
-
-fn keep_last(openings: &mut Vec<u64>) {
-    openings.drain(..openings.len().saturating_sub(KEPT));
-}
-
 /// The openings of the directory of this member, and what it knows of those of the others.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Openings {
-    own: Opened,
-    /// Also of those that are no members any more: after a restart, the members may be those of earlier for a while.
-    known: BTreeMap<u64, KnownOpenings>,
+    directory: u64,
+    file: OpeningsFile,
+    /// The last entry that the log had when the directory was opened, and the term that the seal knew.
+    had: (Last, u64),
     /// The openings that were refused last, and when.
     refused: BTreeMap<u64, (Instant, u64)>,
-    /// Whether this member has heard of an opening that may not be in the log.
-    is_unnoted: bool,
+    /// The members of which an opening was heard that the log may not say.
+    unnoted: BTreeSet<u64>,
+    /// Whether the file lacks something of this.
+    is_new: bool,
 }
 
 impl Openings {
-    pub(super) fn of(directory: u64, openings: &[u64], known: &BTreeMap<u64, KnownOpenings>) -> Self {
-        Self {
-            own: Opened { directory, openings: openings.to_vec(), ..Opened::default() },
-            known: known.clone(),
-            refused: BTreeMap::new(),
-            is_unnoted: false,
-        }
+    /// Returns those of a directory that was opened with this file, while its log had this last entry, and its seal
+    /// knew this term.
+    pub(super) fn of(directory: u64, file: OpeningsFile, last: Last, term: u64) -> Self {
+        Self { directory, file, had: (last, term), ..Self::default() }
     }
 
-    /// Takes note of what the log had when the directory was opened, and the term that its seal knew.
-    pub(super) fn opened_with(&mut self, last: u64, term: u64) {
-        (self.own.last, self.own.term) = (last, term);
+    /// Returns what the file is to have, where that has changed since it was asked for last.
+    pub(super) fn to_write(&mut self) -> Option<OpeningsFile> {
+        std::mem::take(&mut self.is_new).then(|| self.file.clone())
     }
 
-    /// Returns what to say of the directory of this member.
-    pub(super) fn own(&self) -> &Opened {
-        &self.own
+    /// Returns what to say of the directory of this member; `None` where it has no openings.
+    pub(super) fn own(&self) -> Option<Opened> {
+        self.number()?;
+        let (last, term) = self.had;
+        Some(Opened { directory: self.directory, openings: self.file.own.clone(), last, term })
     }
 
     /// Returns the number of this opening; `None` where the directory has none.
     pub(super) fn number(&self) -> Option<u64> {
-        self.own.openings.last().copied()
+        self.file.own.number()
     }
 
-    /// Returns what the seal keeps.
-    pub(super) fn sealed(&self) -> &BTreeMap<u64, KnownOpenings> {
-        &self.known
+    /// Returns whether this directory went back in time, as was told.
+    pub(super) fn went_back(&self) -> bool {
+        self.file.went_back
+    }
+
+    /// Takes note of that this directory went back in time. Returns whether that is new.
+    pub(super) fn go_back(&mut self) -> bool {
+        let is_new = !std::mem::replace(&mut self.file.went_back, true);
+        self.is_new |= is_new;
+        is_new
     }
 
     /// Returns whether a message may come from the directory of a member as it was opened last. A version that knows
     /// of no openings says none.
     pub(super) fn admits(&self, from: u64, opening: Option<u64>) -> bool {
-        self.known.get(&from).and_then(KnownOpenings::last) == opening
+        self.file.others.get(&from).and_then(|known| known.openings.number()) == opening
     }
 
-    /// Takes note of an opening of the directory by which a member is known. Returns whether it is new. `acknowledged`
-    /// is what that member has acknowledged in the term of this one, if this one leads.
+    /// Takes note of an opening of the directory by which a member is known. `acknowledged` is the last entry that the
+    /// member has acknowledged to this one, and the term in which this one leads, if it does.
     ///
     /// # Errors
     /// What to say to a member whose directory went back in time.
-    pub(super) fn hear(&mut self, from: u64, opened: &Opened, acknowledged: Option<Last>) -> Result<bool, WentBack> {
-        let Some(number) = opened.openings.last().copied() else { return Ok(false) };
+    pub(super) fn hear(
+        &mut self,
+        from: u64,
+        opened: &Opened,
+        acknowledged: Option<(Last, u64)>,
+    ) -> Result<(), WentBack> {
+        let Some(number) = opened.openings.number() else { return Ok(()) };
         let directory = opened.directory;
-        let before = self.known.get(&from).filter(|known| known.directory == directory);
-        if let Some(known) = before.filter(|known| known.openings.contains(&number)) {
+        let before = self.file.others.get(&from).filter(|known| known.directory == directory);
+        if let Some(known) = before.filter(|known| known.openings.last.contains(&number)) {
             // What was said of an earlier one may come late.
-            if known.last() == Some(number) {
+            if known.openings.number() == Some(number) {
                 self.refused.remove(&from);
             }
-            return Ok(false);
+            return Ok(());
         }
-        // One that the leader knew as the last counts where this member has missed those before it.
-        if let Some(known) = before.filter(|known| known.noted != number) {
-            let had = (opened.term, opened.last);
-            // In a later term, entries that were acknowledged may have been replaced.
-            let forgot = |had_to: Last| opened.term <= had_to.term && had < (had_to.term, had_to.number);
-            let lacks = |last| !opened.openings.contains(&last);
-            let is_older = known.last().is_some_and(lacks) || opened.last < known.acknowledged;
-            if is_older || acknowledged.is_some_and(forgot) {
-                self.refuse(from, number);
-                return Err(WentBack { directory, opening: number });
-            }
+        // Of an entry that is long ago only the number may be known.
+        let lacks = |entry: Last| match entry.term {
+            0 => opened.last.number < entry.number,
+            term => (opened.last.term, opened.last.number) < (term, entry.number),
+        };
+        // In a later term, entries may have been replaced that were acknowledged and not committed.
+        let forgot = |(entry, term)| opened.term < term || opened.term == term && lacks(entry);
+        let went_back = before.is_some_and(|known| {
+            let is_older = opened.openings.lack(&known.openings);
+            is_older || known.acknowledged.is_some_and(lacks) || acknowledged.is_some_and(forgot)
+        });
+        if went_back {
+            self.refuse(from, number);
+            return Err(WentBack { directory, opening: number });
         }
-        let (noted, acknowledged) = before.map_or((0, 0), |known| (known.noted, known.acknowledged));
+        let acknowledged = before.and_then(|known| known.acknowledged);
         let mut openings = opened.openings.clone();
-        keep_last(&mut openings);
-        self.known.insert(from, KnownOpenings { directory, openings, noted, acknowledged });
+        openings.keep_last();
+        self.file.others.insert(from, Known { directory, openings, acknowledged });
         self.refused.remove(&from);
-        self.is_unnoted = true;
-        Ok(true)
+        self.unnoted.insert(from);
+        self.is_new = true;
+        Ok(())
     }
 
     fn refuse(&mut self, from: u64, number: u64) {
@@ -121,52 +127,59 @@ impl Openings {
         if before.is_none_or(|(_, before)| before != number) {
             tracing::error!(
                 member = from,
-                "the data directory of the member went back in time: it lacks what the member has acknowledged, and \
-                 nothing is taken from it. Empty it, start the member again, and run `leasehold cluster replace`"
+                "the data directory of this member went back in time: it lacks what the member has acknowledged, and \
+                 nothing is taken from it; see `leasehold cluster --help`"
             );
         }
     }
 
-    /// Takes note of that another member says that a directory went back in time. Returns whether it is this one, as it
-    /// was opened last.
+    /// Returns whether a directory of which a member says that it went back in time is this one, as it was opened last.
     pub(super) fn is_own(&self, said: &WentBack) -> bool {
-        said.directory == self.own.directory && Some(said.opening) == self.number()
+        said.directory == self.directory && Some(said.opening) == self.number()
     }
 
-    /// Forgets the openings of a member whose version says none. Returns whether there were any.
-    pub(super) fn forget(&mut self, member: u64) -> bool {
-        self.known.remove(&member).is_some()
+    /// Forgets the openings of a member whose version says none.
+    pub(super) fn forget(&mut self, member: u64) {
+        self.is_new |= self.file.others.remove(&member).is_some();
     }
 
-    /// Returns what the log is to say of the others, each of which has acknowledged the entries up to the one that
-    /// `acknowledged` returns for it.
-    pub(super) fn to_note(&self, acknowledged: impl Fn(u64) -> Option<u64>) -> BTreeMap<u64, Acknowledged> {
-        let note = |(number, known): (&u64, &KnownOpenings)| {
-            let (directory, opening) = (known.directory, known.last()?);
-            Some((*number, Acknowledged { directory, opening, entry: acknowledged(*number)? }))
+    /// Returns what the log is to say of all members, of which this one has the number `own`: each has acknowledged the
+    /// entry that `acknowledged` returns for it.
+    pub(super) fn to_note(&self, own: u64, acknowledged: impl Fn(u64) -> Option<Last>) -> BTreeMap<u64, Acknowledged> {
+        let others = self.file.others.iter().map(|(number, known)| (*number, known.directory, &known.openings));
+        let note = |(number, directory, openings): (u64, u64, &Numbers)| {
+            let (opening, count) = (openings.number()?, openings.count);
+            Some((number, Acknowledged { directory, opening, count, entry: acknowledged(number)? }))
         };
-        self.known.iter().filter_map(note).collect()
+        others.chain([(own, self.directory, &self.file.own)]).filter_map(note).collect()
     }
 
-    /// Returns whether something was heard since the log was written last that it does not say.
-    pub(super) fn take_unnoted(&mut self) -> bool {
-        std::mem::take(&mut self.is_unnoted)
+    /// Returns whether an entry with this says an opening that was heard since.
+    pub(super) fn has_unnoted(&self, all: &BTreeMap<u64, Acknowledged>) -> bool {
+        self.unnoted.iter().any(|member| all.contains_key(member))
     }
 
-    /// Takes note of what the log says of the directory by which a member is known. Returns whether it is new.
-    pub(super) fn note(&mut self, member: u64, said: &Acknowledged) -> bool {
-        let Acknowledged { directory, opening, entry } = *said;
-        let before = self.known.get(&member).filter(|known| known.directory == directory).cloned();
-        let mut next = before.clone().unwrap_or_else(|| KnownOpenings {
-            directory,
-            openings: vec![opening],
-            noted: 0,
-            acknowledged: 0,
-        });
-        (next.noted, next.acknowledged) = (opening, next.acknowledged.max(entry));
-        let is_new = before.as_ref() != Some(&next);
-        self.known.insert(member, next);
-        is_new
+    /// Takes note of that an entry was written with this.
+    pub(super) fn has_noted(&mut self, all: &BTreeMap<u64, Acknowledged>) {
+        self.unnoted.retain(|member| !all.contains_key(member));
+    }
+
+    /// Takes note of what the log says of the directory by which a member is known.
+    pub(super) fn note(&mut self, member: u64, said: &Acknowledged) {
+        let Acknowledged { directory, opening, count, entry } = *said;
+        let before = self.file.others.get(&member).filter(|known| known.directory == directory).cloned();
+        let none = || Known { directory, openings: Numbers::default(), acknowledged: None };
+        let mut next = before.clone().unwrap_or_else(none);
+        // An entry may be of long ago.
+        if count > next.openings.count {
+            next.openings.go_on(count, opening);
+        }
+        let is_further = |known: Last| (known.term, known.number) < (entry.term, entry.number);
+        if next.acknowledged.is_none_or(is_further) {
+            next.acknowledged = Some(entry);
+        }
+        self.is_new |= before.as_ref() != Some(&next);
+        self.file.others.insert(member, next);
     }
 
     /// Returns the members whose directories went back in time, as they were opened lately.
@@ -181,19 +194,26 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn opened(openings: &[u64], last: u64, term: u64) -> Opened {
-        Opened { directory: 20, openings: openings.to_vec(), last, term }
+    fn last(number: u64, term: u64) -> Last {
+        Last { number, term }
     }
 
-    fn nobody() -> Openings {
-        Openings::of(10, &[], &BTreeMap::new())
+    fn opened(openings: &[u64], last: Last, term: u64) -> Opened {
+        let openings = Numbers { count: openings.len() as u64, last: openings.to_vec() };
+        Opened { directory: 20, openings, last, term }
+    }
+
+    fn said(opening: u64, count: u64, entry: Last) -> Acknowledged {
+        Acknowledged { directory: 20, opening, count, entry }
     }
 
     /// One that has heard the opening 1 of another, whose log had ten entries of the term 3 then.
     fn one() -> Openings {
-        let mut one = nobody();
-        assert_eq!(one.hear(2, &opened(&[1], 10, 3), None), Ok(true));
-        assert_eq!(one.hear(2, &opened(&[1], 10, 3), None), Ok(false));
+        let mut one = Openings::default();
+        one.hear(2, &opened(&[1], last(10, 3), 3), None).expect("it is the first");
+        assert!(one.to_write().is_some());
+        one.hear(2, &opened(&[1], last(10, 3), 3), None).expect("it is the same");
+        assert!(one.to_write().is_none());
         one
     }
 
@@ -202,88 +222,89 @@ mod tests {
         let mut one = one();
         assert!(one.admits(2, Some(1)) && !one.admits(2, Some(2)) && !one.admits(2, None));
         assert!(one.admits(3, None) && !one.admits(3, Some(1)), "it says how it was opened first");
-        assert_eq!(one.hear(2, &opened(&[1, 2], 10, 3), None), Ok(true));
+        one.hear(2, &opened(&[1, 2], last(10, 3), 3), None).expect("it came after");
         assert!(one.admits(2, Some(2)) && !one.admits(2, Some(1)));
-        assert!(one.forget(2) && !one.forget(2) && one.admits(2, None));
+        one.forget(2);
+        assert!(one.admits(2, None) && one.to_write().is_some());
     }
 
     #[test]
     fn a_directory_is_refused_that_was_not_opened_as_it_was_last() {
         let mut one = one();
-        assert_eq!(one.hear(2, &opened(&[1, 2], 10, 3), None), Ok(true));
-        assert_eq!(one.hear(2, &opened(&[1, 3], 90, 9), None), Err(WentBack { directory: 20, opening: 3 }));
+        one.hear(2, &opened(&[1, 2], last(10, 3), 3), None).expect("it came after");
+        let refused = one.hear(2, &opened(&[1, 3], last(90, 9), 9), None);
+        assert_eq!(refused, Err(WentBack { directory: 20, opening: 3 }));
         assert!(one.admits(2, Some(2)) && !one.admits(2, Some(3)));
         assert_eq!(one.that_went_back(LONG).collect::<Vec<_>>(), [2]);
-        assert_eq!(one.hear(2, &opened(&[1, 2], 10, 3), None), Ok(false));
-        assert_eq!(one.that_went_back(LONG).count(), 0, "what was said late says nothing of the directory");
-        let other = Opened { directory: 21, ..opened(&[4], 0, 0) };
-        assert_eq!(one.hear(2, &other, None), Ok(true), "the group has agreed on another directory");
+        one.hear(2, &opened(&[1, 2], last(10, 3), 3), None).expect("it is the one that is known");
+        assert_eq!(one.that_went_back(LONG).count(), 0);
+        let other = Opened { directory: 21, ..opened(&[4], Last::default(), 0) };
+        one.hear(2, &other, None).expect("the group has agreed on another directory");
     }
 
     #[test]
     fn a_directory_is_refused_that_lacks_what_it_has_acknowledged_to_its_leader() {
-        let acknowledged = |number, term| Some(Last { number, term });
-        for (had, acknowledged, is_refused) in [
-            ((10, 3), None, false),
-            ((10, 3), acknowledged(10, 3), false),
-            ((11, 3), acknowledged(10, 3), false),
-            ((9, 3), acknowledged(10, 3), true),
-            ((90, 2), acknowledged(10, 3), true),
+        for (had, term, acknowledged, is_refused) in [
+            (last(10, 3), 3, None, false),
+            (last(10, 3), 3, Some((last(10, 3), 3)), false),
+            (last(11, 3), 3, Some((last(10, 3), 3)), false),
+            (last(9, 3), 3, Some((last(10, 3), 3)), true),
+            (last(90, 2), 3, Some((last(10, 3), 3)), true),
+            (last(10, 3), 2, Some((last(10, 2), 3)), true),
             // Another one has led since, and may have replaced what was acknowledged.
-            ((9, 4), acknowledged(10, 3), false),
+            (last(9, 3), 4, Some((last(10, 3), 3)), false),
         ] {
-            let heard = one().hear(2, &opened(&[1, 2], had.0, had.1), acknowledged);
-            assert_eq!(heard.is_err(), is_refused, "{had:?} of {acknowledged:?}");
+            let heard = one().hear(2, &opened(&[1, 2], had, term), acknowledged);
+            assert_eq!(heard.is_err(), is_refused, "{had:?} in {term} of {acknowledged:?}");
         }
-        assert_eq!(nobody().hear(2, &opened(&[1, 2], 9, 3), acknowledged(10, 3)), Ok(true), "it said nothing before");
+        let first = Openings::default().hear(2, &opened(&[1, 2], last(9, 3), 3), Some((last(10, 3), 3)));
+        assert_eq!(first, Ok(()), "it said nothing before");
     }
 
     #[test]
     fn a_directory_is_refused_that_lacks_what_it_has_acknowledged_as_the_log_says() {
-        for (last, is_refused) in [(11, true), (12, false)] {
+        for (had, is_refused) in [(last(11, 3), true), (last(12, 3), false), (last(90, 2), true), (last(12, 4), false)]
+        {
             let mut one = one();
-            assert!(one.note(2, &Acknowledged { directory: 20, opening: 1, entry: 12 }));
-            assert!(!one.note(2, &Acknowledged { directory: 20, opening: 1, entry: 11 }), "it says no more");
-            assert_eq!(one.hear(2, &opened(&[1, 2], last, 9), None).is_err(), is_refused);
+            one.note(2, &said(1, 1, last(12, 3)));
+            one.note(2, &said(1, 1, last(11, 3)));
+            assert_eq!(one.hear(2, &opened(&[1, 2], had, 9), None).is_err(), is_refused, "{had:?}");
         }
     }
 
     #[test]
-    fn what_the_log_says_of_an_opening_goes_before_what_was_heard() {
+    fn nobody_is_refused_whose_last_known_opening_may_have_been_long_ago() {
         let mut one = one();
-        let later: Vec<u64> = (100..100 + KEPT as u64).collect();
-        let number = *later.last().expect("some");
-        assert!(one.hear(2, &opened(&later, 10, 3), None).is_err(), "it was opened too often since");
-        assert!(one.note(2, &Acknowledged { directory: 20, opening: number, entry: 5 }));
-        assert!(one.admits(2, Some(1)), "the entry may be of long ago");
-        assert_eq!(one.hear(2, &opened(&later, 10, 3), None), Ok(true));
-        assert!(one.admits(2, Some(number)));
+        let later = Numbers { count: 200, last: (137..=200).collect() };
+        one.hear(2, &Opened { openings: later, ..opened(&[], last(10, 3), 3) }, None).expect("it may be");
+        assert!(one.admits(2, Some(200)));
     }
 
     #[test]
-    fn what_is_heard_late_brings_no_earlier_opening_back() {
+    fn a_later_opening_is_known_by_the_log_and_no_earlier_one_comes_back() {
         let mut one = one();
-        let late = opened(&[1, 2], 10, 3);
-        assert_eq!(one.hear(2, &late, None), Ok(true));
-        assert_eq!(one.hear(2, &opened(&[1, 2, 3], 20, 3), None), Ok(true));
-        one.note(2, &Acknowledged { directory: 20, opening: 2, entry: 15 });
-        assert_eq!(one.hear(2, &late, Some(Last { number: 30, term: 3 })), Ok(false));
+        one.note(2, &said(3, 3, last(12, 3)));
+        assert!(one.admits(2, Some(3)) && !one.admits(2, Some(1)));
+        one.note(2, &said(1, 1, last(11, 3)));
+        let late = opened(&[1], last(10, 3), 3);
+        assert_eq!(one.hear(2, &late, Some((last(30, 3), 3))), Ok(()), "it comes late");
         assert!(one.admits(2, Some(3)) && one.that_went_back(LONG).count() == 0);
+        assert!(one.hear(2, &opened(&[1, 4], last(12, 3), 3), None).is_err(), "the log knows a later one");
     }
 
     #[test]
-    fn the_log_is_to_say_what_was_heard_and_acknowledged() {
-        let mut one = one();
-        assert!(one.take_unnoted() && !one.take_unnoted());
-        assert_eq!(one.to_note(|_| None), BTreeMap::new());
-        let said = Acknowledged { directory: 20, opening: 1, entry: 7 };
-        assert_eq!(one.to_note(|member| Some(member + 5)), BTreeMap::from([(2, said)]));
-    }
-
-    #[test]
-    fn a_seal_keeps_the_last_openings() {
-        let mut openings = Vec::new();
-        (1..=KEPT as u64 + 2).for_each(|number| add(&mut openings, number));
-        assert_eq!((openings.len(), openings[0], openings[KEPT - 1]), (KEPT, 3, KEPT as u64 + 2));
+    fn the_log_is_to_say_what_was_heard_and_acknowledged_and_what_this_one_has() {
+        let mut own = OpeningsFile::default();
+        own.open(70);
+        let mut one = Openings::of(10, own, Last::default(), 0);
+        one.hear(2, &opened(&[1], last(10, 3), 3), None).expect("it is the first");
+        let nothing = one.to_note(1, |_| None);
+        assert!(nothing.is_empty() && !one.has_unnoted(&nothing));
+        let all = one.to_note(1, |member| Some(last(member + 5, 3)));
+        let of_own = Acknowledged { directory: 10, opening: 70, count: 1, entry: last(6, 3) };
+        assert_eq!(all, BTreeMap::from([(1, of_own), (2, said(1, 1, last(7, 3)))]));
+        assert!(one.has_unnoted(&all));
+        one.has_noted(&all);
+        assert!(!one.has_unnoted(&all));
     }
 }

@@ -15,8 +15,9 @@ use raft::eraftpb::{Message, MessageType};
 
 use super::identity::Identities;
 use super::kept::Last;
+use super::opened::{Acknowledged, OpeningsFile};
 use super::openings::Openings;
-use super::seal::{Acknowledged, SealedGroup};
+use super::seal::SealedGroup;
 use super::versions;
 use super::words::{Directories, Hello, Opened, Said, WentBack, Word};
 use crate::store::{Heard, Hindrance, Identity, Membership};
@@ -37,15 +38,13 @@ pub(super) struct Others {
     is_admitted: bool,
     /// Whether another one knows this member by another directory.
     pub(super) is_disowned: bool,
-    /// Whether the directory of this member went back in time, as far as it was told.
-    pub(super) went_back: bool,
     /// The members that the group is founded with, where that is done with the directory as far as nobody has said
     /// otherwise.
     founders: Vec<u64>,
     /// Whether not all founders have said yet that their directories are new, see [`SealedGroup::awaits_founders`].
     awaits_founders: bool,
     identities: Identities,
-    openings: Openings,
+    pub(super) openings: Openings,
     /// The numbers of the members, once this member knows them, and the version of the group.
     seated: BTreeSet<u64>,
     version: u32,
@@ -67,11 +66,10 @@ impl Others {
             directory: group.directory,
             is_admitted: group.is_admitted,
             is_disowned: false,
-            went_back: group.went_back,
             founders: group.founders.clone(),
             awaits_founders: group.awaits_founders,
             identities: Identities::of(group.identity),
-            openings: Openings::of(group.directory, &group.openings, &group.opened),
+            openings: Openings::default(),
             seated: BTreeSet::new(),
             version: 0,
             known: group.known.clone(),
@@ -81,9 +79,9 @@ impl Others {
         }
     }
 
-    /// Takes note of the last entry that the log had when it was opened, and of the term that the seal knew.
-    pub(super) fn opened_with(mut self, last: u64, term: u64) -> Self {
-        self.openings.opened_with(last, term);
+    /// Takes over how the directory was opened, as in [`Openings::of`].
+    pub(super) fn opened_with(mut self, file: OpeningsFile, last: Last, term: u64) -> Self {
+        self.openings = Openings::of(self.directory, file, last, term);
         self
     }
 
@@ -101,8 +99,6 @@ impl Others {
             known: self.known.clone(),
             identity: self.identities.own(),
             awaits_founders: self.awaits_founders,
-            opened: self.openings.sealed().clone(),
-            went_back: self.went_back,
             ..group.clone()
         })
     }
@@ -183,7 +179,7 @@ impl Others {
         }
         let is_known = self.know(from, hello.directory);
         if is_known && hello.knows < versions::OPENINGS {
-            self.is_new |= self.openings.forget(from);
+            self.openings.forget(from);
         }
         self.identities.hear(from, identity.filter(|_| is_known));
         if identity.is_some() {
@@ -193,13 +189,11 @@ impl Others {
     }
 
     /// Returns how the directory of this member was opened, where a member understands that.
-    pub(super) fn opened(&self, to: u64) -> Option<&Opened> {
-        let opened = self.openings.own();
-        (!opened.openings.is_empty() && self.reads(to, versions::OPENINGS)).then_some(opened)
+    pub(super) fn opened(&self, to: u64) -> Option<Opened> {
+        self.openings.own().filter(|_| self.reads(to, versions::OPENINGS))
     }
 
-    /// Takes note of how the directory of a member was opened, which has acknowledged this entry in the term of this
-    /// one, if this one leads.
+    /// Takes note of how the directory of a member was opened; `acknowledged` is as in [`Openings::hear`].
     ///
     /// # Errors
     /// What to say to a member whose directory went back in time.
@@ -207,52 +201,44 @@ impl Others {
         &mut self,
         from: u64,
         opened: &Opened,
-        acknowledged: Option<Last>,
+        acknowledged: Option<(Last, u64)>,
     ) -> Result<(), WentBack> {
-        if self.know(from, opened.directory) {
-            self.is_new |= self.openings.hear(from, opened, acknowledged)?;
-        }
-        Ok(())
+        if self.know(from, opened.directory) { self.openings.hear(from, opened, acknowledged) } else { Ok(()) }
     }
 
-    /// Takes note of that a directory went back in time, as another member says.
+    /// Takes note of that a directory went back in time, as the leader of this member says.
     pub(super) fn hear_went_back(&mut self, from: u64, said: &WentBack) {
         if self.openings.is_own(said) {
             self.go_back(from);
         }
     }
 
-    /// Takes note of that this directory went back in time, as another member knows. From then on it takes part in
-    /// nothing.
-    fn go_back(&mut self, from: u64) {
-        if !std::mem::replace(&mut self.went_back, true) {
-            self.is_new = true;
+    /// Takes note of that this directory went back in time, as its leader knows. From then on it takes part in nothing.
+    fn go_back(&mut self, leader: u64) {
+        if self.openings.go_back() {
             tracing::error!(
-                member = from,
+                leader,
                 "the data directory of this member went back in time: others count on what it has acknowledged and \
-                 does not have. Empty it, start this member again, and run `leasehold cluster replace`"
+                 does not have. It takes part in nothing from now on; see `leasehold cluster --help`"
             );
         }
     }
 
-    /// Takes note of what the log says that the others have acknowledged.
+    /// Takes note of what the log says that the members have acknowledged.
     pub(super) fn note(&mut self, noted: &BTreeMap<u64, Acknowledged>) {
-        for (number, said) in noted {
-            if self.known.get(number) == Some(&said.directory) {
-                self.is_new |= self.openings.note(*number, said);
-            }
+        // This member does not know itself by its number.
+        for (number, said) in noted.iter().filter(|(number, said)| self.known.get(number) == Some(&said.directory)) {
+            self.openings.note(*number, said);
         }
     }
 
-    /// Returns what the log is to say that the others have acknowledged, each of them the entry that `acknowledged`
-    /// returns.
-    pub(super) fn to_note(&self, acknowledged: impl Fn(u64) -> Option<u64>) -> BTreeMap<u64, Acknowledged> {
-        if self.version < versions::OPENINGS { BTreeMap::new() } else { self.openings.to_note(acknowledged) }
-    }
-
-    /// Returns whether an opening was heard since this was asked for last.
-    pub(super) fn take_unnoted(&mut self) -> bool {
-        self.openings.take_unnoted()
+    /// Returns what the log is to say that the members have acknowledged, each of them the entry that `acknowledged`
+    /// returns, where all of them understand that; this one has the number `own`.
+    pub(super) fn to_note(&self, own: u64, acknowledged: impl Fn(u64) -> Option<Last>) -> BTreeMap<u64, Acknowledged> {
+        match self.version < versions::OPENINGS {
+            true => BTreeMap::new(),
+            false => self.openings.to_note(own, acknowledged),
+        }
     }
 
     /// Returns whether what another one knows may be what the group has agreed on since. One that was removed knows
@@ -301,7 +287,7 @@ impl Others {
             // A leader says no more to be committed than this directory has acknowledged.
             self.go_back(from);
         }
-        if self.went_back {
+        if self.openings.went_back() {
             return false;
         }
         if is_admitted && is_of_leader(message.msg_type) {
@@ -326,7 +312,7 @@ impl Others {
         if self.awaits_founders && (last > 0 || self.may_found(own)) {
             (self.awaits_founders, self.is_new) = (false, true);
         }
-        !self.went_back && !self.awaits_founders && (last > 0 || !self.is_new)
+        !self.openings.went_back() && !self.awaits_founders && (last > 0 || !self.is_new)
     }
 
     /// Returns whether all other founders than this member, of the number `own`, have said to this directory that

@@ -9,9 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -78,74 +76,6 @@ pub(super) struct SealedGroup {
     /// member takes part in elections.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) awaits_founders: bool,
-    /// The numbers of the last openings of the directory, see [`openings`](super::openings).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) openings: Vec<u64>,
-    /// The last openings of the directories of the others, as this member knows them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) opened: BTreeMap<u64, KnownOpenings>,
-    /// Whether the directory lacks what it has acknowledged, as another member knew.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) went_back: bool,
-    /// The file that the seal is itself, as it is on disk only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) place: Option<Place>,
-}
-
-/// What a member knows of how the directory of another one was opened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct KnownOpenings {
-    pub(super) directory: u64,
-    /// The last openings, of which messages count that say the last.
-    pub(super) openings: Vec<u64>,
-    /// The opening that the log says, which the leader knew; 0 for none.
-    pub(super) noted: u64,
-    /// The number of an entry that is committed and that the member has acknowledged, as the log says; 0 for none.
-    pub(super) acknowledged: u64,
-}
-
-impl KnownOpenings {
-    /// Returns the last opening.
-    pub(super) fn last(&self) -> Option<u64> {
-        self.openings.last().copied()
-    }
-}
-
-/// What the log says of the directory of a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Acknowledged {
-    pub(super) directory: u64,
-    /// The number of its last opening.
-    pub(super) opening: u64,
-    /// The number of an entry that is committed, and that the member has acknowledged.
-    pub(super) entry: u64,
-}
-
-/// A file that no copy of it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
-    /// Its number in its file system.
-    inode: u64,
-    /// When it was created, in nanoseconds since the epoch; 0 where the file system does not keep that.
-    created: u64,
-}
-
-impl Place {
-    /// Returns the place of a file.
-    pub(super) fn of(metadata: &fs::Metadata) -> Self {
-        let created = metadata.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        let created = created.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
-        Self { inode: metadata.ino(), created }
-    }
-
-    /// Returns whether a file that has this place is a copy of one that had the other.
-    pub(super) fn is_copy_of(self, other: Self) -> bool {
-        match self.created != 0 && other.created != 0 {
-            // The number of a file that was removed is given to another one.
-            true => self.created != other.created,
-            false => self.inode != other.inode,
-        }
-    }
 }
 
 /// How far the log has come.
@@ -218,19 +148,6 @@ impl Seal {
         Self { stage: Stage::Open, ..self }
     }
 
-    /// Returns the seal as it is written to this place, which that of one of several members says.
-    pub(super) fn at(&self, place: Place) -> Self {
-        let group = self.group.clone().map(|group| SealedGroup { place: Some(place), ..group });
-        Self { group, ..self.clone() }
-    }
-
-    /// Returns whether the seal, which was read from a data directory, was copied there.
-    pub(super) fn is_copy(&self, directory: &Path) -> bool {
-        let place = self.group.as_ref().and_then(|group| group.place);
-        let found = fs::metadata(Self::path(directory));
-        place.zip(found.ok()).is_some_and(|(place, found)| Place::of(&found).is_copy_of(place))
-    }
-
     /// Returns the damage of the seal in a directory that has entries of this term, where it does not know of the term.
     pub(super) fn lacks(&self, term: u64, directory: &Path) -> Option<Damage> {
         let what = || format!("its vote is of term {}, and there are entries of term {term}", self.vote.term);
@@ -255,13 +172,9 @@ impl Seal {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (heading, content) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
-        let (is_of_group, checksum) = match heading.strip_prefix(GROUP_HEADING) {
-            Some(checksum) => (true, checksum.trim_start()),
-            None => (false, heading.strip_prefix(HEADING)?.trim_start()),
-        };
-        let found = format!("{:016x}", xxh3_64(content.as_bytes()));
-        let seal: Self = (found == checksum).then(|| serde_json::from_str(content).ok())??;
+        let content = content_of(bytes, GROUP_HEADING);
+        let is_of_group = content.is_some();
+        let seal: Self = serde_json::from_str(content.or_else(|| content_of(bytes, HEADING))?).ok()?;
         (seal.group.is_some() == is_of_group).then_some(seal)
     }
 
@@ -274,7 +187,18 @@ impl Seal {
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
         let content = serde_json::to_string(self)? + "\n";
         let heading = if self.group.is_some() { GROUP_HEADING } else { HEADING };
-        let heading = format!("{heading} {:016x}\n", xxh3_64(content.as_bytes()));
-        Ok((heading + &content).into_bytes())
+        Ok(with_checksum(heading, &content))
     }
+}
+
+/// Returns the bytes of a file whose first line is a heading and the checksum of what follows.
+pub(super) fn with_checksum(heading: &str, content: &str) -> Vec<u8> {
+    format!("{heading} {:016x}\n{content}", xxh3_64(content.as_bytes())).into_bytes()
+}
+
+/// Returns what such a file has behind its first line; `None` where that has another heading, or the checksum differs.
+pub(super) fn content_of<'b>(bytes: &'b [u8], heading: &str) -> Option<&'b str> {
+    let (first, content) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
+    let checksum = first.strip_prefix(heading)?.trim_start();
+    (format!("{:016x}", xxh3_64(content.as_bytes())) == checksum).then_some(content)
 }

@@ -125,14 +125,17 @@ impl Engine {
             Said::Word(Word::Gone(offer)) => exchange.offered.put((from, Offering::Gone(offer))),
             Said::Word(Word::Ask(ask)) => exchange.asks.put((from, ask)),
             Said::Word(Word::Opened(opened)) => {
-                let acknowledged = member.acknowledged(from);
+                let position = member.position();
+                let acknowledged = member.acknowledged(from, u64::MAX).map(|last| (last, position.term));
                 let heard = exchange.others(|others| others.hear_opened(from, &opened, acknowledged));
-                if let Some(Err(went_back)) = heard {
+                if let Some(Err(went_back)) = heard.filter(|_| position.is_leader) {
                     exchange.say(from, &Word::WentBack(went_back));
                 }
             }
             Said::Word(Word::WentBack(said)) => {
-                exchange.others(|others| others.hear_went_back(from, &said));
+                if member.position().leader == Some(from) {
+                    exchange.others(|others| others.hear_went_back(from, &said));
+                }
             }
         }
         Ok(None)
@@ -140,6 +143,9 @@ impl Engine {
 
     /// Keeps what is known of the others, where that is new.
     fn seal_others(&self, exchange: &Exchange) -> Result<(), StoreError> {
+        if let Some(openings) = exchange.others(|others| others.openings.to_write()).flatten() {
+            openings.write(&self.disk.directory).map_err(|error| self.disk.stopped(error))?;
+        }
         if !exchange.others(|others| others.is_new()).unwrap_or_default() {
             return Ok(());
         }
@@ -184,20 +190,18 @@ impl Engine {
     /// Writes into the log what the others have acknowledged: at once where one of them opened its directory, and from
     /// time to time where there is more to say.
     fn note_acknowledged(&self, member: &mut Member, exchange: &Exchange, ticks: u64) -> Result<(), StoreError> {
-        let is_unnoted = exchange.others(|others| others.take_unnoted()).unwrap_or_default();
+        let (own, committed) = (exchange.number(), member.position().committed);
+        let all = exchange.others(|others| others.to_note(own, |number| member.acknowledged(number, committed)));
+        let all = all.unwrap_or_default();
+        let is_unnoted = exchange.others(|others| others.openings.has_unnoted(&all)).unwrap_or_default();
         let is_due = ticks.is_multiple_of(NOTE_TICKS) && member.last() > self.noted.load(Ordering::Relaxed);
-        if !is_unnoted && !is_due {
-            return Ok(());
-        }
-        let committed = member.position().committed;
-        let has = |number| member.acknowledged(number).map(|last| last.number.min(committed));
-        let all = exchange.others(|others| others.to_note(has)).unwrap_or_default();
-        if all.is_empty() {
+        if all.is_empty() || !is_unnoted && !is_due {
             return Ok(());
         }
         match member.propose_acknowledged(&all, &mut self.durable()) {
             Ok((number, progress)) => {
                 self.noted.store(number, Ordering::Relaxed);
+                exchange.others(|others| others.openings.has_noted(&all));
                 self.hand_on(member, progress);
                 Ok(())
             }

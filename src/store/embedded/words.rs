@@ -20,6 +20,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::error::Corrupt;
 use super::kept::Last;
+use super::opened::Numbers;
 use super::{message, stored};
 use crate::store::Identity;
 
@@ -76,11 +77,11 @@ pub(super) struct Hello {
 pub(super) struct Opened {
     /// The number of the directory.
     pub(super) directory: u64,
-    /// The random numbers of its last openings, of which the last one is this.
-    pub(super) openings: Vec<u64>,
-    /// The number of the last entry that its log had then.
-    pub(super) last: u64,
-    /// The term that it knew then.
+    /// Its openings, of which the last one is this.
+    pub(super) openings: Numbers,
+    /// The last entry that its log had then.
+    pub(super) last: Last,
+    /// The term that its seal knew then.
     pub(super) term: u64,
 }
 
@@ -280,7 +281,8 @@ mod tests {
         let offer = Offer { term: 3, number: 7, last: Last { number: 9, term: 2 } };
         let hello = Hello { knows: versions::OWN, directory: 5, yours: 6, last: 4, receives: true };
         let ask = Ask { offer: 7, at: cursor() };
-        let opened = Opened { directory: 5, openings: vec![1, u64::MAX], last: 4, term: 2 };
+        let openings = Numbers { count: 9, last: vec![1, u64::MAX] };
+        let opened = Opened { directory: 5, openings, last: Last { number: 4, term: 2 }, term: 2 };
         let went_back = WentBack { directory: 5, opening: 1 };
         let (opened, went_back) = (Word::Opened(opened), Word::WentBack(went_back));
         let words = [Word::Hello(hello), Word::Offer(offer), Word::Ask(ask), Word::Piece(piece()), Word::Gone(7)];

@@ -135,7 +135,7 @@ impl Cluster {
 }
 
 /// Says that a member is hindered by these others, for this reason.
-pub(super) fn is_hindered(status: &ClusterStatus, by: &[u64], reason: HindranceReason) -> bool {
+fn is_hindered(status: &ClusterStatus, by: &[u64], reason: HindranceReason) -> bool {
     status
         .hindrances
         .iter()

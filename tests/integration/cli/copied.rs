@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::wire::{ClusterRole, ClusterStatus, HindranceReason};
+use leasehold::wire::{ClusterRole, ClusterStatus};
 use nix::sys::signal::Signal;
 
-use super::changing::{Cluster, is_hindered};
+use super::changing::Cluster;
 use crate::program::run;
 
 /// So long a cluster without a majority is looked at, in which one that has it would have elected many times over.
@@ -65,7 +65,7 @@ async fn a_member_that_is_started_on_an_earlier_copy_of_its_directory_loses_noth
     });
     cluster.start(back, &[]);
     cluster.says(back, "it was told", is_disowned).await;
-    let names_it = |status: &ClusterStatus| is_hindered(status, &[back], HindranceReason::WentBack);
+    let names_it = |status: &ClusterStatus| status.went_back == [back];
     cluster.says(leader, "it names the member", names_it).await;
     let shown = cluster.cluster(&["status"], leader).stdout();
     assert!(shown.contains(&format!("the data directory of member {back} went back in time")), "{shown}");

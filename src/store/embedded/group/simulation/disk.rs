@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::super::super::entry::{self, has_members};
 use super::super::super::kept::{Earlier, Last, Offered, entry_of, term_of};
 use super::super::super::log::AppendError;
-use super::super::super::openings;
+use super::super::super::opened::OpeningsFile;
 use super::super::super::seal::{SealedGroup, Vote};
 use super::super::super::words::{Ask, Offer, Piece, Word};
 use super::super::{Committed, Durable};
@@ -77,6 +77,7 @@ enum Fault {
 #[derive(Clone)]
 pub(super) struct Files {
     pub(super) group: SealedGroup,
+    pub(super) openings: OpeningsFile,
     pub(super) vote: Vote,
     pub(super) flushed: State,
     /// The number of the entry before the first of the log.
@@ -199,6 +200,7 @@ impl Disk {
         };
         Self(Arc::new(Mutex::new(Files {
             group,
+            openings: OpeningsFile::default(),
             vote: Vote::default(),
             flushed,
             before: 0,
@@ -226,7 +228,7 @@ impl Disk {
     /// Returns what a member is started with that finds this disk, which is opened with this number.
     pub(super) fn open(&self, opening: u64) -> (Vote, State, Vec<Entry>) {
         let mut files = self.files();
-        openings::add(&mut files.group.openings, opening);
+        files.openings.open(opening);
         files.applied = files.flushed.last.number;
         let entry = |(number, frame): (u64, &Bytes)| entry_of(number, frame.clone()).expect("an entry");
         let entries: Vec<Entry> = files.behind(files.flushed.last.number).map(entry).collect();

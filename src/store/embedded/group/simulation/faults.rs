@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use rand::RngExt as _;
 
 use super::Simulation;
+use super::disk::Disk;
 use super::node::Node;
 use crate::store::Membership;
 
@@ -126,15 +127,18 @@ impl Simulation {
     /// opened since.
     fn put_back(&mut self, number: u64) {
         let node = &self.nodes[&number];
-        let Some(before) = node.copy.as_ref().map(|copy| copy.files().group.clone()) else { return };
-        let now = node.disk.files().group.clone();
-        let last = now.openings.last().copied();
+        let opened = |disk: &Disk| {
+            let files = disk.files();
+            (files.group.directory, files.openings.own.number())
+        };
+        let Some(before) = node.copy.as_ref().map(opened) else { return };
+        let now = opened(&node.disk);
         let knows = |node: &Node| {
-            let opened = node.disk.files().group.opened.get(&number).cloned();
-            opened.is_some_and(|opened| opened.openings.last().copied() == last)
+            let known = node.disk.files().openings.others.get(&number).cloned();
+            known.is_some_and(|known| known.openings.number() == now.1)
         };
         let is_known = self.seated().all(|node| node.number == number || knows(node));
-        if before.directory == now.directory && before.openings.last().copied() != last && is_known {
+        if before.0 == now.0 && before.1 != now.1 && is_known {
             self.world.counts.went_back += 1;
             self.nodes.entry(number).and_modify(Node::put_back);
             self.back.insert(number);

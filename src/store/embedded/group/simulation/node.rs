@@ -10,7 +10,7 @@ use raft::eraftpb::MessageType;
 use rand::RngExt as _;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::super::kept::group_of;
+use super::super::super::kept::{Last, group_of};
 use super::super::super::log::AppendError;
 use super::super::super::others::Others;
 use super::super::super::seal::SealedGroup;
@@ -110,13 +110,11 @@ impl Node {
             return lines.remove(0) + ", dead";
         };
         lines.push(format!(
-            "{:?}, applied {:?}, disowned {}, went back {}, openings {:?} and {:?}",
+            "{:?}, applied {:?}, disowned {}, openings {:?}",
             member.position(),
             state.last,
             others.is_disowned,
-            others.went_back,
-            files.group.openings,
-            files.group.opened
+            files.openings
         ));
         lines.push(format!("members {:?}", member.members().seats));
         lines.extend(
@@ -131,17 +129,19 @@ impl Node {
 
     /// Returns whether its process was told that its directory went back in time.
     pub(super) fn went_back(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| running.others.went_back)
+        self.running.as_ref().is_some_and(|running| running.others.openings.went_back())
     }
 
     /// Starts its process with what its disk has.
     pub(super) fn start(&mut self, world: &mut World) {
         let (vote, state, entries) = self.disk.open(world.random.random());
+        let had = entries.last().map_or(state.last, |entry| Last { number: entry.index, term: entry.term });
         let earlier = Box::new(self.disk.clone());
         let member =
             Member::new(self.number, state.members.clone(), vote, state.last, entries, Some(earlier)).expect("it fits");
-        let had = self.disk.files().last();
-        let mut others = Others::of(&self.disk.files().group, ENDLESS).opened_with(had, vote.term);
+        let openings = self.disk.files().openings.clone();
+        let others = Others::of(&self.disk.files().group, ENDLESS);
+        let mut others = others.opened_with(openings, had, vote.term);
         others.agree(self.number, &state.members);
         self.running = Some(Running {
             member,
@@ -225,15 +225,13 @@ impl Node {
 
     fn note_acknowledged(&mut self, world: &mut World) {
         let Some(running) = self.running.as_mut().filter(|running| running.leads()) else { return };
-        if !running.others.take_unnoted() && running.ticks % NOTE_TICKS > 0 {
-            return;
-        }
         let committed = running.member.position().committed;
-        let has = |number| running.member.acknowledged(number).map(|last| last.number.min(committed));
-        let all = running.others.to_note(has);
-        if all.is_empty() {
+        let all = running.others.to_note(self.number, |number| running.member.acknowledged(number, committed));
+        let is_unnoted = running.others.openings.has_unnoted(&all);
+        if all.is_empty() || !is_unnoted && running.ticks % NOTE_TICKS > 0 {
             return;
         }
+        running.others.openings.has_noted(&all);
         let proposed = running.member.propose_acknowledged(&all, &mut self.disk.clone());
         self.has_proposed(proposed, world);
     }
@@ -295,12 +293,18 @@ impl Node {
                 running.say(self.number, from, &answer, world);
             }
             Said::Word(Word::Opened(opened)) => {
-                let acknowledged = running.member.acknowledged(from);
-                if let Err(went_back) = running.others.hear_opened(from, &opened, acknowledged) {
+                let position = running.member.position();
+                let acknowledged = running.member.acknowledged(from, u64::MAX).map(|last| (last, position.term));
+                let heard = running.others.hear_opened(from, &opened, acknowledged);
+                if let Some(went_back) = heard.err().filter(|_| position.is_leader) {
                     running.say(self.number, from, &Word::WentBack(went_back), world);
                 }
             }
-            Said::Word(Word::WentBack(said)) => running.others.hear_went_back(from, &said),
+            Said::Word(Word::WentBack(said)) => {
+                if running.member.position().leader == Some(from) {
+                    running.others.hear_went_back(from, &said);
+                }
+            }
             Said::Word(Word::Piece(piece)) => return self.receive(from, piece, world),
             Said::Word(Word::Gone(offer)) => {
                 running.receiving.take_if(|receiving| receiving.offer.number == offer);

@@ -54,6 +54,9 @@ impl Running {
         if let Some(group) = self.others.sealed(&files.group) {
             files.group = group;
         }
+        if let Some(openings) = self.others.openings.to_write() {
+            files.openings = openings;
+        }
     }
 
     /// Returns what a message says that counts.
@@ -86,7 +89,7 @@ impl Running {
         let hello = self.others.hello(to, self.member.last(), self.receiving.is_some());
         self.say(from, to, &Word::Hello(hello), world);
         if let Some(opened) = self.others.opened(to) {
-            self.say(from, to, &Word::Opened(opened.clone()), world);
+            self.say(from, to, &Word::Opened(opened), world);
         }
     }
 
