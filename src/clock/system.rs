@@ -63,7 +63,7 @@ struct Course {
 impl Course {
     /// Looks at the wall clock.
     fn look(&mut self, wall: i64, monotonic: i64, slept: i64) {
-        let passed = monotonic - std::mem::replace(&mut self.looked_at, monotonic);
+        let passed = (monotonic - std::mem::replace(&mut self.looked_at, monotonic)).max(0);
         let slept = slept - std::mem::replace(&mut self.slept, slept);
         let by = wall - monotonic - self.ahead;
         if by.abs() <= NEAR || (self.is_set_back && by < 0) {
@@ -118,10 +118,16 @@ impl SystemClock {
         }
     }
 
-    fn look(&self, monotonic: i64) {
+    fn look(&self) {
         // Another thread looks.
         let Some(mut course) = self.course.try_lock() else { return };
+        // A thread that is held up between the two readings takes the wall clock to be behind, never to be ahead.
         let wall = (self.sources.wall)().as_millis();
+        let monotonic = signed_millis((self.sources.monotonic)());
+        // Another thread has looked since this one has seen that it is time.
+        if monotonic < self.next_look.load(Ordering::Relaxed) {
+            return;
+        }
         course.look(wall, monotonic, signed_millis((self.sources.slept)()));
         self.ahead.store(course.ahead, Ordering::Relaxed);
         let set_back = if course.is_set_back { monotonic + course.ahead - wall } else { 0 };
@@ -151,7 +157,7 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         let monotonic = signed_millis((self.sources.monotonic)());
         if monotonic >= self.next_look.load(Ordering::Relaxed) {
-            self.look(monotonic);
+            self.look();
         }
         let now = monotonic + self.ahead.load(Ordering::Relaxed);
         Timestamp::from_millis(now.max(self.latest.fetch_max(now, Ordering::Relaxed)))

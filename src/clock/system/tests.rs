@@ -98,6 +98,35 @@ fn a_wall_clock_that_was_set_back_is_waited_for_at_half_the_speed() {
     assert_eq!(clock.set_back_by(), Duration::ZERO);
 }
 
+#[test]
+fn a_thread_that_is_held_up_between_two_readings_does_not_move_time() {
+    let machine = Machine::default();
+    let held_up = Arc::new(AtomicI64::new(0));
+    let clock = Arc::<std::sync::OnceLock<SystemClock>>::default();
+    let TimeSources { wall, slept, .. } = machine.clock().sources;
+    let (other, reads, waits) = (Arc::clone(&clock), machine.clone(), Arc::clone(&held_up));
+    let monotonic = move || {
+        let read = reads.0[1].load(Ordering::SeqCst);
+        let by = waits.swap(0, Ordering::SeqCst);
+        if by > 0 {
+            // Another thread goes on before this one does anything with what it has read.
+            reads.pass(other.get().expect("a clock"), by);
+        }
+        Duration::from_millis(u64::try_from(read).expect("no time goes back"))
+    };
+    clock.get_or_init(|| SystemClock::reading(TimeSources { wall, monotonic: Box::new(monotonic), slept }));
+    let clock = clock.get().expect("a clock");
+    for round in 1..=20 {
+        machine.pass(clock, 200);
+        machine.set(100);
+        machine.0[1].fetch_add(100, Ordering::SeqCst);
+        held_up.store(900, Ordering::SeqCst);
+        clock.now();
+        let passed = machine.0[1].load(Ordering::SeqCst);
+        assert_eq!((passed, clock.now().as_millis() - START), (round * 1_200, round * 1_200));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 50, failure_persistence: None, ..ProptestConfig::default() })]
 
