@@ -1,9 +1,9 @@
 //! Awake time: how much of the time a process was awake, so that it could hear others and be heard.
 //!
 //! What is promised for a while (a lease, a time limit) must not end while nobody could do anything about it: while the
-//! machine sleeps, the process is stopped, a virtual machine is paused, or everything waits for the processor. None of
-//! these is asked for. One thread moves a counter on every [`TICK`], by what has passed on the monotonic clock and by
-//! [`LONGEST_STEP`] at most: whatever kept it from running for longer has not counted.
+//! machine sleeps, the process is stopped, or a virtual machine is paused. None of these is asked for. One thread moves
+//! a counter on every [`TICK`], by what has passed on the monotonic clock and by [`LONGEST_STEP`] at most: whatever kept
+//! it from running for longer has not counted. Where it runs and others wait for the processor, time counts.
 //!
 //! Times in documents are those of the wall clock. [`AwakeTime`] says how much awake time had passed at which of them:
 //! a time that the wall clock has skipped has no awake time in it, and one that it was kept from showing has none
@@ -16,14 +16,18 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{Clock, Offset, Timestamp, signed_millis};
+use super::{Clock, Offset, Timestamp, millis, signed_millis};
 
 /// How often the counter is moved on.
 pub const TICK: Duration = Duration::from_millis(100);
 /// By how much the counter is moved on at most. A longer time between two ticks is a gap.
 pub const LONGEST_STEP: Duration = Duration::from_secs(1);
-/// How many marks are kept at most. Those in between are on the line between their neighbours, or closest to it.
-const MAX_MARKS: usize = 64;
+/// How many marks are kept at most.
+const MAX_MARKS: usize = 256;
+/// Marks that are older than this go first when there are too many, in milliseconds of awake time.
+const OLD: i64 = 24 * 60 * 60 * 1_000;
+/// By how much what is known of an old time may be wrong, in millionths of its age, before younger marks go.
+const WRONG_IN_OLD: i128 = 125_000;
 /// How far a mark may be from that line, in milliseconds, to be left out: what times cut off to the millisecond are
 /// short of.
 const ON_THE_LINE: i64 = 3;
@@ -61,15 +65,32 @@ pub struct Mark {
 pub struct AwakeTime {
     /// The marks by time, at least one.
     marks: Vec<Mark>,
+    /// When this process began.
+    began: AwakeInstant,
     /// When the latest gap was over.
     resumed: Option<AwakeInstant>,
+}
+
+impl Mark {
+    /// The marks of those of whom nothing is known: no time until now was awake time.
+    pub const UNKNOWN: Self = Self { at: Timestamp::MIN, awake_ms: 0 };
+
+    /// Returns the latest of these marks, as many as are kept; none where they are not in order.
+    #[must_use]
+    pub fn in_order(mut marks: Vec<Self>) -> Vec<Self> {
+        let is_in_order = marks.windows(2).all(|two| two[0].at <= two[1].at && two[0].awake_ms <= two[1].awake_ms);
+        match is_in_order {
+            true => marks.split_off(marks.len().saturating_sub(MAX_MARKS)),
+            false => Vec::new(),
+        }
+    }
 }
 
 impl AwakeTime {
     /// Returns the awake time of a process that was awake all the time until now.
     #[must_use]
     pub fn whole(now: Timestamp) -> Self {
-        Self { marks: vec![Mark { at: now, awake_ms: 0 }], resumed: None }
+        Self { marks: vec![Mark { at: now, awake_ms: 0 }], began: AwakeInstant(0), resumed: None }
     }
 
     /// Returns the awake time of a process that begins now: what was before it is a gap.
@@ -97,6 +118,12 @@ impl AwakeTime {
     #[must_use]
     pub fn now(&self) -> AwakeInstant {
         AwakeInstant(self.last().awake_ms)
+    }
+
+    /// Returns when this process began.
+    #[must_use]
+    pub const fn began(&self) -> AwakeInstant {
+        self.began
     }
 
     /// Returns when the latest gap was over, if there was one.
@@ -136,12 +163,15 @@ impl AwakeTime {
         let own = self.marks.iter().filter(|mark| mark.at > first).copied();
         let own = std::iter::once(Mark { at: first, awake_ms: began }).chain(own);
         if earlier.is_empty() {
-            return Self { marks: own.collect(), resumed: self.resumed };
+            return Self { marks: own.collect(), began: AwakeInstant(began), resumed: self.resumed };
         }
+        // Marks that are all to come were written by a clock that was wrong.
+        let earlier = if earlier[0].at > first { &[Mark::UNKNOWN] } else { earlier };
         let by = began.saturating_sub(at(earlier, first));
         let earlier = earlier.iter().filter(|mark| mark.at < first);
         let shifted = earlier.map(|mark| Mark { awake_ms: mark.awake_ms.saturating_add(by), ..*mark });
-        let mut joined = Self { marks: shifted.collect(), resumed: self.resumed.max(Some(AwakeInstant(began))) };
+        let began = AwakeInstant(began);
+        let mut joined = Self { marks: shifted.collect(), began, resumed: self.resumed.max(Some(began)) };
         for mark in own {
             joined.marks.push(mark);
             joined.thin_out();
@@ -153,17 +183,46 @@ impl AwakeTime {
         self.marks[self.marks.len() - 1]
     }
 
-    /// Leaves out the last mark but one if it says nothing, and the one that says least if there are too many.
+    /// Leaves out the last mark but one if it says nothing, and the one that is missed least if there are too many.
     fn thin_out(&mut self) {
         let count = self.marks.len();
         if count >= 3 && self.off_the_line(count - 2) <= ON_THE_LINE {
             self.marks.remove(count - 2);
         }
         if self.marks.len() > MAX_MARKS
-            && let Some(least) = (1..self.marks.len() - 1).min_by_key(|place| self.off_the_line(*place))
+            && let Some(least) = self.least_missed()
         {
             self.marks.remove(least);
         }
+    }
+
+    /// Returns the mark without which times are wrong by the least part of their age: of the old ones, as long as that
+    /// part is small. An error in proportion to the age moves the end of a lease by no more than that part of its term,
+    /// and the marks between now and any age need only grow with the logarithm of the age.
+    fn least_missed(&self) -> Option<usize> {
+        let now = self.last().awake_ms;
+        let inner = 1..self.marks.len() - 1;
+        let old = inner.clone().filter(|place| now.saturating_sub(self.marks[place + 1].awake_ms) > OLD);
+        let least = |(place, wrong): (usize, i128)| (wrong <= WRONG_IN_OLD).then_some(place);
+        let missed = |place: usize| (place, self.wrong_without(place, now));
+        old.map(missed)
+            .min_by_key(|(_, wrong)| *wrong)
+            .and_then(least)
+            .or_else(|| inner.map(missed).min_by_key(|(_, wrong)| *wrong).map(|(place, _)| place))
+    }
+
+    /// Returns by how much a time between the neighbours of a mark can be wrong without it, in millionths of its age.
+    ///
+    /// The marks that were left out between the neighbours before count as well: whatever the course between the two
+    /// was, with time that was awake and time that was not, it is no farther from the line than this.
+    fn wrong_without(&self, place: usize, now: i64) -> i128 {
+        let (before, after) = (self.marks[place - 1], self.marks[place + 1]);
+        let passed = i128::from(after.at.as_millis()) - i128::from(before.at.as_millis());
+        let awake = i128::from(after.awake_ms) - i128::from(before.awake_ms);
+        let off = (awake * (passed - awake).abs() / passed.max(1)).min(awake);
+        // A time that has just passed has the age of a second.
+        let age = i128::from(now) - i128::from(after.awake_ms) + 1_000;
+        off * 1_000_000 / age.max(1)
     }
 
     /// Returns how far a mark is from the line between its neighbours.
@@ -227,11 +286,13 @@ impl AwakeClock {
         let (time, last) = &mut *awake;
         let passed = monotonic.saturating_duration_since(*last);
         let skipped = now.since(time.last().at).saturating_sub(passed);
-        time.go_on(now, passed.min(LONGEST_STEP));
+        let counted = Duration::from_millis(millis(passed.min(LONGEST_STEP)));
+        time.go_on(now, counted);
         if passed > LONGEST_STEP || skipped > LONGEST_STEP {
             time.resume();
         }
-        *last = monotonic;
+        // What is left of a millisecond counts with the next tick.
+        *last = if passed > LONGEST_STEP { monotonic } else { *last + counted };
     }
 }
 

@@ -120,6 +120,109 @@ fn the_marks_are_written_as_json_and_read_again() {
     assert_eq!(serde_json::from_str::<Vec<Mark>>(&json).expect("marks"), awake.marks());
 }
 
+/// A process that goes on over a hundred gaps and more, and the course of its awake time, of which nothing is left out.
+struct Course {
+    awake: AwakeTime,
+    exact: Vec<Mark>,
+}
+
+impl Course {
+    fn pass(&mut self, wall: u64, awake: u64) {
+        let last = self.exact[self.exact.len() - 1];
+        let [at, awake_ms] = [wall, awake].map(Duration::from_millis);
+        let mark = Mark { at: last.at.plus(at), awake_ms: last.awake_ms + signed_millis(awake_ms) };
+        self.exact.push(mark);
+        self.awake.go_on(mark.at, awake_ms);
+    }
+
+    /// Returns by how many milliseconds the awake time since a time of so long ago is wrong.
+    fn wrong_by(&self, ago: Duration) -> u64 {
+        let last = self.exact[self.exact.len() - 1];
+        let time = last.at.minus(ago);
+        let exact = last.awake_ms - super::at(&self.exact, time);
+        signed_millis(self.awake.since(time)).abs_diff(exact)
+    }
+
+    /// Plays so many gaps, and checks what is known of the last hour after each of them.
+    fn play(gaps: impl Iterator<Item = (u64, u64)>) -> Self {
+        let first = Mark { at: at(0), awake_ms: 0 };
+        let mut this = Self { awake: AwakeTime::beginning(at(0)), exact: vec![first] };
+        for (number, (awake, gap)) in gaps.enumerate() {
+            this.pass(awake, awake);
+            this.pass(gap, 1_000);
+            this.awake.resume();
+            for after in [100, 20_000, 60_000] {
+                this.pass(after, after);
+                for ago in (0..3_600).step_by(7) {
+                    let wrong = this.wrong_by(Duration::from_secs(ago));
+                    assert!(wrong <= 1_000, "{wrong} ms of {ago} s after gap {number}");
+                }
+            }
+        }
+        assert!(this.awake.marks().len() <= MAX_MARKS);
+        this
+    }
+}
+
+const MINUTE: u64 = 60_000;
+const HOUR: u64 = 60 * MINUTE;
+
+#[test]
+fn what_is_known_of_the_last_hour_is_exact_however_many_gaps_there_were() {
+    // A night, and a nap in the afternoon, for a year.
+    let course = Course::play((0..730).map(|half| match half % 2 {
+        0 => (7 * HOUR, 90_000 + half),
+        _ => (9 * HOUR - 90_000, 8 * HOUR - half),
+    }));
+    let week = course.wrong_by(Duration::from_millis(168 * HOUR));
+    assert!(week <= 100 * MINUTE, "{week}");
+    let mut seed = 1_u64;
+    let mut number = |bound: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % bound
+    };
+    // From two seconds to eight hours.
+    Course::play((0..400).map(|_| (20 * MINUTE + number(90) * MINUTE, 2_000 << number(14) << number(2))));
+}
+
+#[test]
+fn what_is_known_of_the_past_is_wrong_by_a_part_of_its_age_when_gaps_never_end() {
+    let first = Mark { at: at(0), awake_ms: 0 };
+    let mut course = Course { awake: AwakeTime::beginning(at(0)), exact: vec![first] };
+    for number in 0..5_000_u64 {
+        let awake = 500 + number % 7 * 2_000;
+        course.pass(awake, awake);
+        course.pass(1_500 << (number % 12), 1_000);
+        course.awake.resume();
+        if number % 100 == 99 {
+            for place in (0..course.exact.len()).step_by(11) {
+                let last = course.exact[course.exact.len() - 1];
+                let (mark, now) = (course.exact[place], last.awake_ms);
+                let wrong = course.wrong_by(last.at.since(mark.at));
+                let age = (now - mark.awake_ms).unsigned_abs();
+                assert!(wrong <= 1_000 + age / 6, "{wrong} of {age} after {number}");
+            }
+        }
+    }
+    assert_eq!(course.awake.marks().len(), MAX_MARKS);
+}
+
+#[test]
+fn what_is_left_of_a_millisecond_counts_later() {
+    let passed = Arc::new(AtomicU64::new(0));
+    let (start, micros) = (Instant::now(), Arc::clone(&passed));
+    let monotonic = move || start + Duration::from_micros(micros.load(Ordering::SeqCst));
+    let wall = Arc::new(ManualClock::at(at(0)));
+    let clock = AwakeClock::timed_by(Arc::clone(&wall) as Arc<dyn Clock>, Arc::new(monotonic));
+    let began = clock.awake().now();
+    for _ in 0..10_000 {
+        passed.fetch_add(100_900, Ordering::SeqCst);
+        wall.advance(Duration::from_millis(101));
+        clock.tick();
+    }
+    assert_eq!(clock.awake().now().since(began), Duration::from_secs(1_009));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 50, failure_persistence: None, ..ProptestConfig::default() })]
 
