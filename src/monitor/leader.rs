@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -46,7 +46,7 @@ struct Claim {
     acquired_at: Timestamp,
     renewed_at: Timestamp,
     /// The awake time of the leaders until now. A former version of the program does not write it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "marks_in_order")]
     awake: Vec<Mark>,
 }
 
@@ -58,6 +58,12 @@ impl Claim {
             false => self.awake.clone(),
         }
     }
+}
+
+/// Reads marks. Without those that cannot be read, or that are not in order, a monitor leads as well.
+fn marks_in_order<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Mark>, D::Error> {
+    let marks = serde_json::Value::deserialize(deserializer)?;
+    Ok(Mark::in_order(serde_json::from_value(marks).unwrap_or_default()))
 }
 
 /// Whether this process leads, and until when at the latest.
@@ -206,6 +212,8 @@ impl Leader {
     async fn campaign(&mut self) -> Result<(), WriteError<Record>> {
         let began = (self.monotonic)();
         let Some(record) = self.store.record(&key()).await? else {
+            // Jobs may run all the same: nobody can say since when they have not been heard.
+            self.vigil.go_on_from(&[Mark::UNKNOWN]);
             return self.take(1, None).await;
         };
         let claim: Claim = record.read()?;
