@@ -27,6 +27,9 @@ pub use continued::ContinuedClock;
 pub use system::{SystemClock, TimeSources};
 pub use words::{in_words, relative};
 
+/// How far a time is ahead of a clock that can only have been written by a clock that was wrong.
+pub const FAR_AHEAD: Duration = Duration::from_secs(60);
+
 /// A point in time, to the millisecond. In JSON it is RFC 3339 in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, ToSchema)]
 #[schema(value_type = String, format = DateTime, example = "2030-01-31T08:00:00.000Z")]

@@ -24,7 +24,7 @@ use super::names::{Actor, JobId, RequestId, WorkerId};
 use super::refusal::Refusal;
 use super::spec::JobSpec;
 use super::state::{Attempt, Fence, JobError, JobState, Lease, Progress, Running, State};
-use crate::clock::Timestamp;
+use crate::clock::{FAR_AHEAD, Timestamp};
 
 /// A worker's proof that its lease is the current one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,8 +186,14 @@ impl Job {
     ) -> Result<Self, Refusal> {
         let running = self.held_by(proof)?;
         let mut running = running.clone();
-        running.lease.heartbeat_at = now.max(running.lease.heartbeat_at);
-        running.lease.expires_at = now.plus(running.lease.term + margin).max(running.lease.expires_at);
+        let lease = &mut running.lease;
+        // Times never go back, but from where no clock can have been unless it was wrong.
+        let (heartbeat_at, expires_at) = match lease.heartbeat_at > now.plus(FAR_AHEAD) {
+            true => (Timestamp::MIN, Timestamp::MIN),
+            false => (lease.heartbeat_at, lease.expires_at),
+        };
+        lease.heartbeat_at = now.max(heartbeat_at);
+        lease.expires_at = now.plus(lease.term + margin).max(expires_at);
         running.orphan = None;
         if progress.is_some() {
             running.progress = progress;

@@ -15,11 +15,15 @@
 //! leases were written by the other one's clock. So every lease counts as renewed when it took over. After any other
 //! gap there is half of its term left of a lease: a worker sends a heartbeat every third, and one may be on its way. No
 //! gap makes a lease longer than by its term, however many there are.
+//!
+//! A time that lies far in the future was written by a clock that was wrong. In a store that only this process writes
+//! to, it counts as the moment at which this process began, so that the lease of a dead worker ends. Where others
+//! write, it may be that of a machine whose clock is ahead, and whose workers live.
 
 use std::time::Duration;
 
 use super::config::MonitorConfig;
-use crate::clock::{AwakeInstant, AwakeTime, Offset, Timestamp};
+use crate::clock::{AwakeInstant, AwakeTime, FAR_AHEAD, Offset, Timestamp};
 use crate::job::{Actor, Change, Job, Lease, OrphanPolicy, Recovery, Refusal, Running, State};
 
 /// The times by which jobs are judged.
@@ -33,6 +37,8 @@ pub struct Rules {
     clock_is_off: bool,
     heartbeat_stale: Option<Duration>,
     leads_since: Option<Timestamp>,
+    /// Whether only this process writes to the store, for as long as it lives.
+    is_alone: bool,
 }
 
 impl Rules {
@@ -47,6 +53,7 @@ impl Rules {
             clock_is_off: false,
             heartbeat_stale: config.heartbeat_stale,
             leads_since: config.leads_since,
+            is_alone: own_store && config.leads_since.is_none(),
         }
     }
 
@@ -83,9 +90,22 @@ impl Rules {
         self.leads_since.map_or(moment, |since| moment.max(awake.at(since)))
     }
 
+    /// Returns the time after which no job can have been written, unless by a clock that was wrong.
+    pub(super) fn future(&self, now: Timestamp) -> Option<Timestamp> {
+        self.is_alone.then(|| now.plus(FAR_AHEAD))
+    }
+
+    /// Returns the moment of a time at which a job was written.
+    fn moment(&self, time: Timestamp, (now, awake): (Timestamp, &AwakeTime)) -> AwakeInstant {
+        match self.future(now).is_some_and(|future| time > future) {
+            true => awake.began(),
+            false => awake.at(time),
+        }
+    }
+
     /// Returns when a lease ends.
-    fn end_of(&self, lease: &Lease, awake: &AwakeTime) -> AwakeInstant {
-        let heard = awake.at(lease.heartbeat_at);
+    fn end_of(&self, lease: &Lease, (now, awake): (Timestamp, &AwakeTime)) -> AwakeInstant {
+        let heard = self.moment(lease.heartbeat_at, (now, awake));
         let end = heard.plus(lease.expires_at.since(lease.heartbeat_at).max(lease.term));
         let after_a_gap = awake.resumed().map(|resumed| resumed.plus(lease.term / 2));
         let after_the_lead = self.leads_since.map(|since| awake.at(since).plus(lease.term));
@@ -94,8 +114,8 @@ impl Rules {
     }
 
     /// Returns for how long a lease has been over, in awake time; `None` while it lasts.
-    fn over_for(&self, lease: &Lease, awake: &AwakeTime) -> Option<Duration> {
-        let (end, now) = (self.end_of(lease, awake), awake.now());
+    fn over_for(&self, lease: &Lease, (now, awake): (Timestamp, &AwakeTime)) -> Option<Duration> {
+        let (end, now) = (self.end_of(lease, (now, awake)), awake.now());
         (end <= now).then(|| now.since(end))
     }
 
@@ -138,18 +158,19 @@ pub fn decide(job: &Job, now: Timestamp, awake: &AwakeTime, rules: &Rules) -> Op
             let is_too_late = job.start_deadline().is_some_and(|deadline| deadline.plus(rules.clock_skew) <= now);
             (is_too_late && !rules.clock_is_off).then_some(Action::Expire)
         }
-        State::Running(running) => decide_running(job, running, awake, rules),
+        State::Running(running) => decide_running(job, running, (now, awake), rules),
         State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => None,
     }
 }
 
-fn decide_running(job: &Job, running: &Running, awake: &AwakeTime, rules: &Rules) -> Option<Action> {
+fn decide_running(job: &Job, running: &Running, times: (Timestamp, &AwakeTime), rules: &Rules) -> Option<Action> {
     // The job is held until an administrator decides.
     if running.orphan.as_ref().is_some_and(|orphan| orphan.held) {
         return None;
     }
     let lease = &running.lease;
-    let (now, began, over_for) = (awake.now(), awake.at(lease.acquired_at), rules.over_for(lease, awake));
+    let (awake, began, over_for) = (times.1, rules.moment(lease.acquired_at, times), rules.over_for(lease, times));
+    let now = awake.now();
     if over_for.is_some_and(|over_for| over_for >= rules.lease_grace()) && !rules.clock_is_off {
         return Some(Action::Recover);
     }
@@ -166,7 +187,7 @@ fn decide_running(job: &Job, running: &Running, awake: &AwakeTime, rules: &Rules
     if overdue && running.overdue_at.is_none() {
         return Some(Action::MarkOverdue);
     }
-    let heard_at = rules.not_before_the_lead(awake.at(lease.heartbeat_at), awake);
+    let heard_at = rules.not_before_the_lead(rules.moment(lease.heartbeat_at, times), awake);
     let silent = heard_at.plus(rules.stale_after(lease.term)) <= now;
     (unflagged && overdue && silent).then_some(Action::Flag(Suspicion::Silent))
 }
@@ -193,7 +214,7 @@ impl Action {
         match self {
             Self::Expire => job.expire(&actor(), now).map(written),
             Self::Recover => {
-                let over_for = job.lease().and_then(|lease| rules.over_for(lease, awake));
+                let over_for = job.lease().and_then(|lease| rules.over_for(lease, (now, awake)));
                 job.recover(&actor(), &Recovery { over_for, grace: rules.lease_grace(), policy, chance }, now)
             }
             Self::TimeOut => job.time_out(&actor(), ran(), chance, now).map(written),

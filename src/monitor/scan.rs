@@ -72,6 +72,14 @@ impl Scan {
     }
 }
 
+/// How a look through jobs has ended.
+enum End {
+    /// Nothing may be done now.
+    Held,
+    /// The last page of the run was looked through, up to a job that was to be checked at this time.
+    Through(Option<Timestamp>),
+}
+
 /// The scans of one monitor.
 pub struct Scans {
     pub(super) manager: Manager,
@@ -147,9 +155,36 @@ impl Scans {
     async fn watch(&self, scan: Scan, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, ManagerError> {
         // A queue's own orphan policy decides what happens to its jobs.
         self.manager.know_queues().await?;
+        let mut report = Report::default();
+        if let Some(future) = self.rules.future(now).filter(|_| scan == Scan::Watch) {
+            // The time of their next check is to come as well.
+            let running = Filter { states: vec![JobState::Running], updated_after: Some(future), ..Filter::default() };
+            let mut pages = Pages::of(running, SortField::UpdatedAt, MAX_PAGES);
+            self.look_through(&mut pages, scan, now, may_act, &mut report).await?;
+        }
         let after = self.resume.lock().remove(&scan);
         let mut pages = Pages::of(scan.filter(now), SortField::WatchAt, MAX_PAGES).after(after);
-        let (mut report, mut reached) = (Report::default(), None);
+        let End::Through(reached) = self.look_through(&mut pages, scan, now, may_act, &mut report).await? else {
+            return Ok(report);
+        };
+        if let Some(key) = pages.rest() {
+            report.unfinished = true;
+            report.is_behind_since(reached);
+            self.resume.lock().insert(scan, key.clone());
+        }
+        Ok(report)
+    }
+
+    /// Acts on the jobs of these pages that need it.
+    async fn look_through(
+        &self,
+        pages: &mut Pages,
+        scan: Scan,
+        now: Timestamp,
+        may_act: MayAct<'_>,
+        report: &mut Report,
+    ) -> Result<End, ManagerError> {
+        let mut reached = None;
         while let Some(search) = pages.next() {
             let page = self.manager.search(search).await?;
             report.looked_at += page.len();
@@ -159,25 +194,20 @@ impl Scans {
             let jobs = page.iter().map(|found| &*found.job);
             let due: Vec<&Job> = jobs.filter(|job| Self::due(scan, job, (now, &awake), &rules).is_some()).collect();
             if !may_act() {
-                return Ok(report);
+                return Ok(End::Held);
             }
             // What is taken away from a worker waits for what the worker may have said.
             if !due.is_empty() && self.manager.has_lately_held_writes_back().await? {
                 report.is_behind_since(due.first().and_then(|job| job.watch_at()));
-                return Ok(report);
+                return Ok(End::Held);
             }
             let faults = report.faults();
-            self.act(scan, due.iter().map(|job| job.id.clone()).collect(), now, may_act, &mut report).await;
+            self.act(scan, due.iter().map(|job| job.id.clone()).collect(), now, may_act, report).await;
             if report.faults() > faults {
                 report.is_behind_since(due.first().and_then(|job| job.watch_at()));
             }
         }
-        if let Some(key) = pages.rest() {
-            report.unfinished = true;
-            report.is_behind_since(reached);
-            self.resume.lock().insert(scan, key.clone());
-        }
-        Ok(report)
+        Ok(End::Through(reached))
     }
 
     /// Returns the rules, as this machine's clock is now.

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::clock::{AwakeClock, Clock, ComparedClock, ManualClock, SystemClock, TimeSources, Timestamp};
-use leasehold::job::{JobSpec, JobState};
+use leasehold::job::{JobSpec, JobState, Json, RecordName};
 use leasehold::manager::{Manager, ManagerConfig, NewJob};
 use leasehold::monitor::leader::Leader;
 use leasehold::monitor::{MonitorConfig, Report, Scan, Scans, Vigil};
+use leasehold::store::{RecordKey, RecordKind};
 
 use super::{GRACE, LEASE, Site, cases, config, manager, new_job, spec};
 
@@ -28,6 +29,8 @@ cases! {
     a_step_of_the_clock_takes_nothing_from_a_worker_that_beats,
     a_wall_clock_that_is_an_hour_ahead_for_two_seconds_keeps_no_lease_alive,
     a_monitor_that_is_started_again_and_again_ends_the_lease_of_a_dead_worker,
+    a_monitor_that_cannot_know_when_the_one_before_ended_leaves_leases_time,
+    a_clock_that_was_a_year_ahead_for_a_moment_keeps_no_lease_of_a_dead_worker_alive,
 }
 
 /// A monitor on another machine.
@@ -378,4 +381,57 @@ async fn a_monitor_that_is_started_again_and_again_ends_the_lease_of_a_dead_work
     // Half of the term is left after an hour, and twice the term is the most.
     assert!(taken_at.is_some_and(|lives| (6..=25).contains(&lives)), "{taken_at:?}");
     assert_eq!(machine.site.job(&claimed.job.id).await.state.name(), JobState::Available);
+}
+
+async fn a_monitor_that_cannot_know_when_the_one_before_ended_leaves_leases_time(site: Site) {
+    let mut machine = Awake::on(site);
+    let key = RecordKey::new(RecordKind::Lease, RecordName::system("monitor"));
+    let early = r#"{"at":"2000-01-01T00:00:00Z","awake_ms":5}"#;
+    let late = r#"{"at":"2000-01-02T00:00:00Z","awake_ms":1}"#;
+    let unordered = format!("[{late},{early}]");
+    for marks in [None, Some("7"), Some(r#"[{"at":"yesterday"}]"#), Some(&*unordered)] {
+        let claimed = machine.site.submit_and_claim(NewJob::of(JobSpec { max_attempts: 1, ..spec() })).await;
+        if let Some(marks) = marks {
+            let record = machine.site.store.record(&key).await.expect("an answer").expect("a record");
+            let mut claim: serde_json::Value = record.read().expect("JSON");
+            claim["awake"] = serde_json::from_str(marks).expect("JSON");
+            let body = Json::parse(claim.to_string()).expect("JSON");
+            machine.site.store.write_record(record.replaced_by(body)).await.expect("written");
+        }
+        machine.site.manager.retire().await;
+        machine.site.clock.advance(Duration::from_secs(3_600));
+        let (vigil, Awake { site, .. }) = (Arc::<Vigil>::default(), machine);
+        machine = Awake::with(site, Arc::clone(&vigil));
+        let clock = Arc::clone(&machine.clock) as Arc<dyn Clock>;
+        let mut leading = Leader::new(Arc::clone(&machine.site.store), clock, 3 * SECOND).following(vigil);
+        leading.step().await.expect("it leads");
+        machine.run(LEASE / 2 - SECOND);
+        assert_eq!(machine.took_away().await.0, 0, "{marks:?}");
+        machine.run(LEASE / 2 + GRACE + 2 * SECOND);
+        assert_eq!(machine.took_away().await.0, 1, "{marks:?}");
+        assert_eq!(machine.site.job(&claimed.job.id).await.state.name(), JobState::Failed);
+        leading.give_back().await;
+    }
+}
+
+async fn a_clock_that_was_a_year_ahead_for_a_moment_keeps_no_lease_of_a_dead_worker_alive(site: Site) {
+    let year = Duration::from_secs(365 * 86_400);
+    site.clock.advance(year);
+    let machine = Awake::on(site);
+    let dead = machine.site.submit_and_claim(new_job()).await;
+    let lives = machine.site.submit_and_claim(new_job()).await;
+    machine.site.manager.retire().await;
+    machine.site.clock.turn_back(year);
+    let machine = Awake::with(machine.site, Arc::default());
+    for _ in 0..3 {
+        assert_eq!(machine.took_away().await.0, 0);
+        machine.run(LEASE / 3);
+        machine.site.beat(&lives).await;
+    }
+    machine.run(GRACE + SECOND);
+    assert_eq!(machine.took_away().await.0, 1);
+    assert_eq!(machine.site.job(&dead.job.id).await.state.name(), JobState::Available);
+    machine.run(LEASE);
+    assert_eq!(machine.took_away().await.0, 1, "its worker is dead by now");
+    assert_eq!(machine.site.job(&lives.job.id).await.state.name(), JobState::Available);
 }

@@ -194,6 +194,70 @@ fn a_server_that_is_started_again_every_five_seconds_ends_the_lease_of_a_dead_wo
     assert!((30_000..=145_000).contains(&after), "{after}");
 }
 
+/// Returns nights with a nap each day, and gaps of seconds to hours, each after so many seconds awake.
+fn histories() -> [Vec<(u64, u64)>; 2] {
+    let day = [(7 * 3_600, 90), (9 * 3_600, 8 * 3_600)];
+    [day.repeat(100), (0..300_u64).map(|gap| (600 + gap * 97 % 5_000, 2 << (gap * 31 % 14))).collect()]
+}
+
+#[test]
+fn leases_last_as_they_should_after_a_hundred_gaps() {
+    let (rules, third) = (rules(0, 0), TERM / 3);
+    for history in histories() {
+        let (mut awake, mut time) = (AwakeTime::beginning(at(0)), 0);
+        let pass = |awake: &mut AwakeTime, time: &mut u64, seconds: u64, counted: u64| {
+            *time += seconds;
+            awake.go_on(at(*time), Duration::from_secs(counted));
+        };
+        for (number, (runs, gap)) in history.into_iter().enumerate() {
+            pass(&mut awake, &mut time, runs, runs);
+            // The next heartbeat was on its way when the gap began.
+            let lives = lease_of(&running(None), time);
+            pass(&mut awake, &mut time, 20, 20);
+            pass(&mut awake, &mut time, gap, 1);
+            awake.resume();
+            let left = rules.end_of(&lives, (at(time), &awake)).since(awake.now());
+            assert!(left >= third, "{left:?} after gap {number}");
+            // A worker that died right before it, while gaps follow each other.
+            for _ in 0..50 {
+                pass(&mut awake, &mut time, 2, 2);
+                pass(&mut awake, &mut time, 5, 1);
+                awake.resume();
+            }
+            let over = rules.over_for(&lives, (at(time), &awake));
+            assert!(over.is_some(), "its lease has ended after gap {number}");
+        }
+    }
+}
+
+/// Returns the lease of a job whose worker sent its last heartbeat at this second.
+fn lease_of(job: &Job, second: u64) -> Lease {
+    let job = job.heartbeat(&proof(), None, Duration::ZERO, at(second)).expect("held");
+    job.lease().expect("running").clone()
+}
+
+#[test]
+fn a_lease_of_a_year_ahead_ends_after_its_term_when_its_worker_is_dead() {
+    let year = 365 * 86_400;
+    let alone = Rules::of(&MonitorConfig { orphan_grace: Duration::ZERO, ..MonitorConfig::default() }, true);
+    let mut job = running(None);
+    job.spec = Arc::new(JobSpec { timeout: None, expected_runtime: None, ..(*job.spec).clone() });
+    let ahead = job.heartbeat(&proof(), None, Duration::ZERO, at(year)).expect("held");
+    let mut awake = AwakeTime::beginning(at(100));
+    let after = |awake: &mut AwakeTime, seconds: u64| {
+        awake.go_on(at(100 + seconds), Duration::from_secs(30));
+        at(100 + seconds)
+    };
+    let now = after(&mut awake, 30);
+    assert_eq!(super::super::decide(&ahead, now, &awake, &alone), None);
+    let beats = ahead.heartbeat(&proof(), None, Duration::ZERO, now).expect("held");
+    let now = after(&mut awake, 60);
+    assert_eq!(super::super::decide(&ahead, now, &awake, &alone), Some(Action::Recover));
+    assert_eq!(super::super::decide(&beats, now, &awake, &alone), None, "it lives");
+    let now = after(&mut awake, 90);
+    assert_eq!(super::super::decide(&beats, now, &awake, &alone), Some(Action::Recover));
+}
+
 proptest! {
     #![proptest_config(cases())]
 
