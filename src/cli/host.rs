@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::cluster::{Cluster, ClusterArgs};
 use super::engine::{self, EngineSettings, Opened, StoreArgs};
 use super::failure::{ExitStatus, Failure};
-use super::leading::{Leading, Stages, go_on_from};
+use super::leading::{Leading, Stages, go_on_alone_from};
 use super::limits;
 use super::log::{self, LogFormat};
 use super::managing::{Duties, Means, Shown};
@@ -228,7 +228,7 @@ async fn serve_alone(
 ) -> Result<(), Failure> {
     let clock = Arc::new(ContinuedClock::new(Arc::clone(&means.clock)));
     if let Some(written) = means.store.written_until() {
-        go_on_from(&clock, written);
+        go_on_alone_from(&clock, written);
     }
     let means = Means { clock: AwakeClock::start(clock), ..means };
     let managing = means.start(means.manager(), None).await?;

@@ -21,6 +21,9 @@ const HANDED_OVER_WITHIN: Duration = Duration::from_millis(2_500);
 /// When to hand over the lead once more: the store gives up a try after a second.
 const AGAIN_AFTER: Duration = Duration::from_millis(1_200);
 
+/// By how much a process that is alone may go on from a time that is ahead of its machine's clock.
+const BELIEVED_AHEAD: Duration = Duration::from_secs(600);
+
 /// By how much clocks that are kept in time are apart at most.
 const WORTH_SAYING: Duration = Duration::from_millis(500);
 
@@ -179,6 +182,21 @@ pub(super) fn go_on_from(clock: &ContinuedClock, written: Timestamp) {
     }
 }
 
+/// Goes on from the latest time in a store that only this machine writes to, unless its clock must have been wrong when
+/// that was written: time would go at half the speed for twice as long as the clock was ahead.
+pub(super) fn go_on_alone_from(clock: &ContinuedClock, written: Timestamp) {
+    let behind = written.since(clock.now());
+    if behind <= BELIEVED_AHEAD {
+        return go_on_from(clock, written);
+    }
+    tracing::warn!(
+        ?behind,
+        %written,
+        "the latest time in the store is far ahead of this machine's clock, which was wrong then or is wrong now: time \
+         begins at the machine's clock"
+    );
+}
+
 /// Waits until the member leads, and returns where it stands then.
 async fn leads(standing: &mut watch::Receiver<Standing>) -> Standing {
     let leading = standing.wait_for(|standing| standing.leads).await.map(|standing| *standing);
@@ -193,4 +211,23 @@ async fn leads(standing: &mut watch::Receiver<Standing>) -> Standing {
 async fn deposed(mut standing: watch::Receiver<Standing>, term: u64) {
     // A store that is closed leads no more either.
     let _closed = standing.wait_for(|standing| !standing.leads || standing.term != term).await.is_err();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::clock::{Clock, ManualClock};
+
+    #[test]
+    fn a_process_that_is_alone_does_not_go_on_from_a_time_that_is_far_ahead() {
+        let now = Timestamp::from_millis(1_900_000_000_000);
+        for (ahead, goes_on) in [(600, true), (601, false), (365 * 86_400, false)] {
+            let clock = ContinuedClock::new(Arc::new(ManualClock::at(now)) as Arc<dyn Clock>);
+            let written = now.plus(Duration::from_secs(ahead));
+            go_on_alone_from(&clock, written);
+            assert_eq!(clock.now() >= written, goes_on, "{ahead} s");
+        }
+    }
 }
