@@ -1,9 +1,10 @@
 //! Awake time: how much of the time a process was awake, so that it could hear others and be heard.
 //!
 //! What is promised for a while (a lease, a time limit) must not end while nobody could do anything about it: while the
-//! machine sleeps, the process is stopped, or a virtual machine is paused. None of these is asked for. One thread moves
-//! a counter on every [`TICK`], by what has passed on the monotonic clock and by [`LONGEST_STEP`] at most: whatever kept
-//! it from running for longer has not counted. Where it runs and others wait for the processor, time counts.
+//! machine sleeps, the process is stopped, or a virtual machine is paused. None of these is asked for. One thread
+//! moves a counter on every [`TICK`], by what has passed on the monotonic clock and by [`LONGEST_STEP`] at most:
+//! whatever kept it from running for longer has not counted. Where it runs and others wait for the processor, time
+//! counts.
 //!
 //! Times in documents are those of the wall clock. [`AwakeTime`] says how much awake time had passed at which of them:
 //! a time that the wall clock has skipped has no awake time in it, and one that it was kept from showing has none
