@@ -243,6 +243,10 @@ impl Deputies {
                 Ok(passed) => passed.outcome().ok_or_else(|| "it cannot reach the target".to_owned()),
                 Err(_) => Ok(Err(CallError::Broken(format!("the answer of member {to} cannot be read")))),
             },
+            // Somebody may have sent it before, and then it was made.
+            Ok(answer) if answer.status == StatusCode::BAD_REQUEST => {
+                Ok(Err(CallError::Broken(format!("member {to} has refused the call, and may have made it before"))))
+            }
             Ok(answer) => Err(format!("it answers {}", answer.status.as_u16())),
             Err(error @ (CallError::TimedOut(_) | CallError::Broken(_))) => Ok(Err(error)),
             Err(error) => Err(error.to_string()),

@@ -10,9 +10,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 
 use super::head::{HEAD, Head, OPENING, Opening, name};
 use super::secret::PeerSecret;
+use super::window::WIDTH;
 use crate::clock::Clock;
 use crate::executor::HttpAnswer;
 
@@ -21,6 +23,9 @@ const MOST_RECEIVERS: usize = 1024;
 
 /// How often one call is sent at the most: to ask for the receiver's opening, for that, and once more for a later one.
 const TRIES: usize = 3;
+
+/// The most calls that one signer has under way.
+const MOST_UNDER_WAY: usize = WIDTH as usize / 2;
 
 /// The head of a call that only asks for the receiver's opening. It is there so that the call is taken for none of an
 /// earlier version, some of which are not signed.
@@ -76,6 +81,8 @@ pub struct Signer {
     numbers: Mutex<Numbers>,
     /// The openings of the receivers by their addresses.
     openings: Arc<Mutex<HashMap<String, Opening>>>,
+    /// So many calls are under way at a time that none leaves the window of its receiver meanwhile.
+    under_way: Semaphore,
 }
 
 /// The numbers of the latest calls to each receiver, by its address.
@@ -97,6 +104,7 @@ impl Signer {
             opening: Opening::random(),
             numbers: Mutex::default(),
             openings: Arc::default(),
+            under_way: Semaphore::new(MOST_UNDER_WAY),
         }
     }
 
@@ -110,6 +118,7 @@ impl Signer {
             opening: Opening::random(),
             numbers: Mutex::default(),
             openings: Arc::clone(&self.openings),
+            under_way: Semaphore::new(MOST_UNDER_WAY),
         }
     }
 
@@ -123,6 +132,7 @@ impl Signer {
         call: &PeerCall<'_>,
         send: impl Fn(HeaderMap, Bytes) -> F,
     ) -> Result<A, E> {
+        let _place = self.under_way.acquire().await;
         let mut last = None;
         for _ in 0..TRIES {
             let opening = self.openings.lock().get(call.address).copied();
