@@ -20,6 +20,8 @@ This is for the day when all members are to start on copies: when they move to o
 The copies of all of them must have been made while none of them ran. Stop all members, put the copies in their \
 places, and run this for each. What the cluster has acknowledged since the copies were made is LOST.
 
+It also lets a member start that was taken for one that went back in time, if you know better.
+
 Example:
   leasehold cluster accept-copy --data-dir /var/lib/leasehold";
 

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot, SnapshotMetadata};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
-use serde::{Deserialize, Serialize};
 
+pub(super) use super::last::Last;
 use super::{entry, stored};
 use crate::store::Membership;
 
@@ -46,13 +46,6 @@ pub(super) trait Earlier: Send + Sync {
 pub(super) struct Offered {
     pub(super) last: Last,
     pub(super) members: Arc<Membership>,
-}
-
-/// An entry of the log by its number and term.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Last {
-    pub(super) number: u64,
-    pub(super) term: u64,
 }
 
 /// Returns the entry of a frame.

@@ -10,7 +10,7 @@
 //!   batch is in the log, and `delta`, what of a job.
 //! - `taking_part`: what the engine of one of several members does. `exchange`: its mailbox, with `message`, what the
 //!   library sends, and `words`, what members say beside that. `asked`: who waits until it is known that it leads.
-//!   `member`: its threads. `agreed`: what they have committed. `kept`: what of the log they may need again. `durable`:
+//!   `member`: its threads. `agreed`: what they have committed. `kept`: what of the log they may need again, with `last`, an entry by its place. `durable`:
 //!   what one writes. `others`: what it knows of the others, with `openings`, whether they went back in time, and
 //!   `opened`, the file of those.
 //!   `changing`: which changes of the members make sense.
@@ -74,6 +74,7 @@ mod incoming;
 mod inspect;
 mod journal;
 mod kept;
+mod last;
 mod lists;
 mod live;
 mod log;

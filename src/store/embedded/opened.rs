@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::directory::Directory;
 use super::error::Damage;
-use super::kept::Last;
+use super::last::Last;
 use super::seal::{content_of, with_checksum};
 
 const FILE: &str = "leasehold.openings";

@@ -233,7 +233,6 @@ fn of_group(seal: Seal, group: Option<&GroupOptions>, root: &Path) -> Result<Sea
         known: BTreeMap::new(),
         identity: None,
         awaits_founders: is_new && !group.joins,
-        ..SealedGroup::default()
     });
     let name = |group: &SealedGroup| (group.cluster.clone(), group.member);
     if seal.group.as_ref().map(name) != given.as_ref().map(name) && !is_new {

@@ -42,7 +42,7 @@ impl Openings {
     }
 
     /// Returns what the file is to have, where that has changed since it was asked for last.
-    pub(super) fn to_write(&mut self) -> Option<OpeningsFile> {
+    pub(super) fn unwritten(&mut self) -> Option<OpeningsFile> {
         std::mem::take(&mut self.is_new).then(|| self.file.clone())
     }
 
@@ -211,9 +211,9 @@ mod tests {
     fn one() -> Openings {
         let mut one = Openings::default();
         one.hear(2, &opened(&[1], last(10, 3), 3), None).expect("it is the first");
-        assert!(one.to_write().is_some());
+        assert!(one.unwritten().is_some());
         one.hear(2, &opened(&[1], last(10, 3), 3), None).expect("it is the same");
-        assert!(one.to_write().is_none());
+        assert!(one.unwritten().is_none());
         one
     }
 
@@ -225,7 +225,7 @@ mod tests {
         one.hear(2, &opened(&[1, 2], last(10, 3), 3), None).expect("it came after");
         assert!(one.admits(2, Some(2)) && !one.admits(2, Some(1)));
         one.forget(2);
-        assert!(one.admits(2, None) && one.to_write().is_some());
+        assert!(one.admits(2, None) && one.unwritten().is_some());
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl Engine {
 
     /// Keeps what is known of the others, where that is new.
     fn seal_others(&self, exchange: &Exchange) -> Result<(), StoreError> {
-        if let Some(openings) = exchange.others(|others| others.openings.to_write()).flatten() {
+        if let Some(openings) = exchange.others(|others| others.openings.unwritten()).flatten() {
             openings.write(&self.disk.directory).map_err(|error| self.disk.stopped(error))?;
         }
         if !exchange.others(|others| others.is_new()).unwrap_or_default() {

@@ -54,7 +54,7 @@ impl Running {
         if let Some(group) = self.others.sealed(&files.group) {
             files.group = group;
         }
-        if let Some(openings) = self.others.openings.to_write() {
+        if let Some(openings) = self.others.openings.unwritten() {
             files.openings = openings;
         }
     }
