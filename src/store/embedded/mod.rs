@@ -10,10 +10,10 @@
 //!   batch is in the log, and `delta`, what of a job.
 //! - `taking_part`: what the engine of one of several members does. `exchange`: its mailbox, with `message`, what the
 //!   library sends, and `words`, what members say beside that. `asked`: who waits until it is known that it leads.
-//!   `member`: its threads. `agreed`: what they have committed. `kept`: what of the log they may need again, with `last`, an entry by its place. `durable`:
-//!   what one writes. `others`: what it knows of the others, with `openings`, whether they went back in time, and
-//!   `opened`, the file of those.
-//!   `changing`: which changes of the members make sense.
+//!   `member`: its threads. `agreed`: what they have committed. `kept`: what of the log they may need again, with
+//!   `last`, an entry by its place. `durable`: what one writes. `others`: what it knows of the others, with `openings`,
+//!   whether they went back in time, and `opened`, the file of those. `changing`: which changes of the members make
+//!   sense.
 //! - `offer`: the state that a member offers to one that lags too far behind. `incoming`: such a state, received.
 //!   `renew`: how the store begins with it. `mailbox`: what a thread waits for.
 //! - `flush`: how the database comes after the log.
