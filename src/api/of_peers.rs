@@ -211,7 +211,7 @@ fn refused(why: &Refused) -> ApiError {
         return ApiError::new(Code::WrongMember, detail);
     }
     if matches!(why, Refused::Repeated) {
-        // Whoever sent it must not take it for one that was not made.
+        // Its sender must not take it for a call that was not made.
         return ApiError::new(Code::MalformedRequest, format!("the call was refused: {why}"));
     }
     ApiError::new(Code::Unauthorized, format!("the call is not one of another server: {why}"))

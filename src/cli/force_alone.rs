@@ -81,7 +81,7 @@ pub(super) async fn run(args: ForceAloneArgs, settings: Settings) -> Result<(), 
     ))
 }
 
-/// Asks whoever is at the terminal to type the name of the cluster, before the action is done that says `what`.
+/// Asks the person at the terminal to type the name of the cluster, before the action is done that says `what`.
 ///
 /// # Errors
 /// That nobody is there, or has typed something else.

@@ -38,7 +38,7 @@ const ON_THE_LINE: i64 = 3;
 pub struct AwakeInstant(i64);
 
 impl AwakeInstant {
-    /// Adds `duration`.
+    /// Returns the moment that is so much awake time later, in whole milliseconds.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(signed_millis(duration)))
@@ -115,7 +115,7 @@ impl AwakeTime {
         self.resumed = Some(self.now());
     }
 
-    /// Returns this moment.
+    /// Returns the moment of the last mark, which is the present one at the last tick.
     #[must_use]
     pub fn now(&self) -> AwakeInstant {
         AwakeInstant(self.last().awake_ms)

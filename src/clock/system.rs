@@ -27,7 +27,7 @@ const LOOK_EVERY: i64 = 100;
 
 /// What the machine's time is read from.
 pub struct TimeSources {
-    /// The wall clock.
+    /// Returns the time by the machine's wall clock, which somebody may set.
     pub wall: Box<dyn Fn() -> Timestamp + Send + Sync>,
     /// The monotonic clock, since any moment.
     pub monotonic: Box<dyn Fn() -> Duration + Send + Sync>,
@@ -35,7 +35,7 @@ pub struct TimeSources {
     pub slept: Box<dyn Fn() -> Duration + Send + Sync>,
 }
 
-/// The machine's clock.
+/// The machine's clock: the wall time of its start, moved on by the monotonic clock.
 pub struct SystemClock {
     sources: TimeSources,
     course: Mutex<Course>,

@@ -38,7 +38,7 @@ const MAX_HEAD_BYTES: usize = 1024;
 pub struct Opening(u128);
 
 impl Opening {
-    /// Makes one up.
+    /// Returns an opening with a random number.
     #[must_use]
     pub fn random() -> Self {
         Self(rand::random())

@@ -47,9 +47,9 @@ pub struct PeerCall<'a> {
 
 /// The answer to such a call.
 pub trait PeerAnswer {
-    /// Returns its status.
+    /// Returns the HTTP status of the answer.
     fn status(&self) -> StatusCode;
-    /// Returns its headers.
+    /// Returns the headers of the answer.
     fn headers(&self) -> &HeaderMap;
 }
 

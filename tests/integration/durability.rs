@@ -23,7 +23,7 @@ use leasehold::store::{Place, RecordKey, RecordKind, RecordWrite, Store, StoreEr
 use rand::RngExt;
 
 mod crash;
-mod damage;
+pub(crate) mod damage;
 mod full;
 pub(crate) mod trace;
 

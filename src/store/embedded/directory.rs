@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::statvfs;
 
 use super::error::{Damage, OpenError};
-use super::seal::{Seal, Stage};
+use super::seal::{SEAL_FILE, Seal, Stage};
 
 /// The format that this version reads and writes. A number is never used for another layout.
 const FORMAT: u32 = 8;
@@ -228,12 +228,20 @@ impl Directory {
 
     /// Writes the seal durably, and whole or not at all.
     pub(super) fn write_seal(&self, seal: &Seal) -> io::Result<()> {
-        write_whole(&Seal::path(&self.path), |_| seal.encode())
+        self.write_whole(SEAL_FILE, |_| seal.encode())
     }
 
-    /// Writes what is to be in a file of this name durably, and whole or not at all.
+    /// Writes what is to be in a file of this name durably, and whole or not at all, as a rename is. `bytes` returns it
+    /// for the file that it is written to.
     pub(super) fn write_whole(&self, name: &str, bytes: impl FnOnce(&File) -> io::Result<Vec<u8>>) -> io::Result<()> {
-        write_whole(&self.path.join(name), bytes)
+        let path = self.path.join(name);
+        let unfinished = path.with_added_extension("new");
+        let mut file = own_file().write(true).create(true).truncate(true).open(&unfinished)?;
+        let bytes = bytes(&file)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, &path)?;
+        sync_directory(&self.path)
     }
 
     /// Returns the path of a database that is received from another member.
@@ -248,7 +256,7 @@ impl Directory {
 
     /// Writes durably that the database which was received is whole, with its seal.
     pub(super) fn write_incoming(&self, seal: &Seal) -> io::Result<()> {
-        write_whole(&self.path.join(INCOMING_FILE), |_| seal.encode())
+        self.write_whole(INCOMING_FILE, |_| seal.encode())
     }
 
     /// Returns the seal of a database that was received whole and has not taken the place of the former one; `None`
@@ -298,7 +306,7 @@ impl Directory {
 
     /// Writes the format file whole or not at all.
     fn write_format(&self) -> io::Result<()> {
-        write_whole(&self.path.join(FORMAT_FILE), |_| Ok(format!("{FORMAT}\n").into_bytes()))
+        self.write_whole(FORMAT_FILE, |_| Ok(format!("{FORMAT}\n").into_bytes()))
     }
 }
 
@@ -356,17 +364,6 @@ fn format_of(directory: &Path) -> Result<Option<u32>, OpenError> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(OpenError::Io { doing: "read the format of", directory: directory.to_owned(), source }),
     }
-}
-
-/// Writes what is to be in a file durably, and whole or not at all, as a rename is.
-fn write_whole(path: &Path, bytes: impl FnOnce(&File) -> io::Result<Vec<u8>>) -> io::Result<()> {
-    let unfinished = path.with_added_extension("new");
-    let mut file = own_file().write(true).create(true).truncate(true).open(&unfinished)?;
-    let bytes = bytes(&file)?;
-    file.write_all(&bytes)?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)?;
-    path.parent().map_or(Ok(()), sync_directory)
 }
 
 fn write_pid(lock: &mut File) -> io::Result<()> {

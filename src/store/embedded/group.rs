@@ -256,7 +256,7 @@ impl Member {
     /// Proposes the same members, with what the others have acknowledged. Returns the number of the entry.
     ///
     /// # Errors
-    /// Those of [`propose_members`](Self::propose_members).
+    /// The errors of [`propose_members`](Self::propose_members).
     pub(super) fn propose_acknowledged(
         &mut self,
         all: &BTreeMap<u64, Acknowledged>,

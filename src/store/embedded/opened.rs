@@ -1,4 +1,4 @@
-//! How a data directory was opened, and what its member knows of how those of the others were.
+//! The file with the openings of a data directory, and with those of the other members' directories.
 //!
 //! This is kept in a file of its own: an earlier version writes the seal without what it does not know, and leaves the
 //! file as it is.
@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -45,7 +44,7 @@ pub(super) struct Numbers {
     pub(super) last: Vec<u64>,
 }
 
-/// What a member knows of how the directory of another one was opened.
+/// The openings of another member's directory, as they were heard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Known {
     pub(super) directory: u64,
@@ -69,8 +68,7 @@ pub(super) struct Acknowledged {
 /// A file that no copy of it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
-    inode: u64,
-    /// When it was created, in nanoseconds since the epoch; 0 where the file system does not keep that.
+    /// When it was created, in nanoseconds since the epoch.
     created: u64,
 }
 
@@ -101,10 +99,10 @@ impl Numbers {
 }
 
 impl Place {
-    fn of(metadata: &fs::Metadata) -> Self {
-        let created = metadata.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        let created = created.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
-        Self { inode: metadata.ino(), created }
+    /// Returns the place of a file; `None` where the file system does not keep when a file was created.
+    fn of(metadata: &fs::Metadata) -> Option<Self> {
+        let since = metadata.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
+        Some(Self { created: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) })
     }
 }
 
@@ -117,11 +115,8 @@ impl OpeningsFile {
     /// Returns whether the file, which was read from a data directory, was copied there. A file system that does not
     /// keep when a file was created may number its files otherwise at any time: then nobody knows.
     pub(super) fn is_copy(&self, directory: &Path) -> bool {
-        let found = fs::metadata(directory.join(FILE)).ok().map(|found| Place::of(&found));
-        self.place.zip(found).is_some_and(|(place, found)| {
-            let is_known = place.created != 0 && found.created != 0;
-            is_known && place.created != found.created
-        })
+        let found = fs::metadata(directory.join(FILE)).ok().and_then(|found| Place::of(&found));
+        self.place.zip(found).is_some_and(|(place, found)| place != found)
     }
 
     /// Reads the file of a data directory, which may not have one yet.
@@ -146,7 +141,7 @@ impl OpeningsFile {
     /// Writes the file durably, and whole or not at all.
     pub(super) fn write(&self, directory: &Directory) -> io::Result<()> {
         directory.write_whole(FILE, |file| {
-            let place = Some(Place::of(&file.metadata()?));
+            let place = Place::of(&file.metadata()?);
             Self { place, ..self.clone() }.encode()
         })
     }
@@ -194,7 +189,7 @@ mod tests {
         }
         fs::copy(place.path().join(FILE), other.path().join(FILE)).expect("copied");
         let copied = OpeningsFile::read(other.path()).expect("as it was written");
-        assert!(copied.is_copy(other.path()) || copied.place.is_none_or(|place| place.created == 0));
+        assert!(copied.is_copy(other.path()) || copied.place.is_none());
         fs::write(other.path().join(FILE), b"{}").expect("written");
         assert!(OpeningsFile::read(other.path()).is_err());
     }

@@ -19,7 +19,7 @@ use super::kept::Last;
 use super::opened::{Acknowledged, Known, Numbers, OpeningsFile};
 use super::words::{Opened, WentBack};
 
-/// The openings of the directory of this member, and what it knows of those of the others.
+/// The openings of this member's directory, and those of the others' as they were heard.
 #[derive(Debug, Default)]
 pub(super) struct Openings {
     directory: u64,
@@ -58,7 +58,7 @@ impl Openings {
         self.file.own.number()
     }
 
-    /// Returns whether this directory went back in time, as was told.
+    /// Returns whether this directory went back in time, as its leader has said or shown.
     pub(super) fn went_back(&self) -> bool {
         self.file.went_back
     }

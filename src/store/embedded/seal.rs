@@ -18,7 +18,7 @@ use super::error::Damage;
 use super::journal::Journal;
 use crate::store::Identity;
 
-const SEAL_FILE: &str = "leasehold.seal";
+pub(super) const SEAL_FILE: &str = "leasehold.seal";
 const HEADING: &str = "leasehold seal 2";
 /// The heading of the seal of one of several members, which a version that knows of none does not read: it would go on
 /// with the directory by itself.

@@ -1,30 +1,17 @@
 //! Members of a cluster one of which is started on an earlier copy of its data directory.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use leasehold::wire::{ClusterRole, ClusterStatus};
 use nix::sys::signal::Signal;
 
 use super::changing::Cluster;
+use crate::durability::damage::copy;
 use crate::program::run;
 
 /// So long a cluster without a majority is looked at, in which one that has it would have elected many times over.
 const LOOKED_AT: Duration = Duration::from_secs(4);
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in fs::read_dir(from).expect("a folder") {
-        let from = entry.expect("an entry").path();
-        let to = to.join(from.file_name().expect("a name"));
-        if from.is_dir() {
-            copy(&from, &to);
-        } else {
-            fs::copy(&from, &to).expect("it is copied");
-        }
-    }
-}
 
 fn is_disowned(status: &ClusterStatus) -> bool {
     status.role == ClusterRole::Disowned

@@ -104,7 +104,7 @@ fn write_out(directory: &Path) {
 }
 
 /// Copies a directory, holes as holes.
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("creatable");
     for entry in fs::read_dir(from).expect("readable") {
         let entry = entry.expect("readable");

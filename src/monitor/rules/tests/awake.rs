@@ -10,7 +10,7 @@ use super::*;
 use crate::clock::{AwakeClock, Clock, ManualClock, Mark, millis};
 use crate::monitor::vigil::Vigil;
 
-/// What happens next.
+/// What happens next to the servers and workers.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// Everything runs for so many ticks.
