@@ -48,7 +48,8 @@ pub(super) struct Others {
     /// The numbers of the members, once this member knows them, and the version of the group.
     seated: BTreeSet<u64>,
     version: u32,
-    /// The directories of the others, as they were heard first or agreed on.
+    /// The directories of the others, as they were heard first or agreed on. Also of those that are no members any
+    /// more: after a restart, the members may be those of earlier for a while.
     known: BTreeMap<u64, u64>,
     heard: BTreeMap<u64, (Instant, Hello)>,
     /// When the members were heard of last that send messages without the numbers of directories.
@@ -105,7 +106,8 @@ impl Others {
 
     /// Returns what to say to a member.
     pub(super) fn hello(&self, to: u64, last: u64, receives: bool) -> Hello {
-        let yours = self.known.get(&to).copied().unwrap_or(0);
+        let known = self.known.get(&to).filter(|_| self.may_know(to));
+        let yours = known.copied().unwrap_or(0);
         Hello { knows: versions::OWN, directory: self.directory, yours, last, receives }
     }
 
@@ -241,8 +243,8 @@ impl Others {
         }
     }
 
-    /// Returns whether what another one knows may be what the group has agreed on since. One that was removed knows
-    /// what was so then.
+    /// Returns whether what this one knows of another, or that one of this, may be what the group has agreed on since.
+    /// Of one that was removed it is what was so then.
     fn may_know(&self, other: u64) -> bool {
         self.seated.is_empty() || self.seated.contains(&other)
     }
@@ -368,7 +370,6 @@ impl Others {
         self.seated = members.seats.keys().copied().collect();
         self.version = members.version;
         let before = self.known.clone();
-        self.known.retain(|number, _| members.seats.contains_key(number));
         for (number, seat) in members.seats.iter().filter(|(number, seat)| seat.directory != 0 && **number != own) {
             self.known.insert(*number, seat.directory);
         }

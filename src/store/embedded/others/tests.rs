@@ -135,15 +135,20 @@ fn one_stands_for_election_only_where_its_seat_is_for_its_directory() {
 }
 
 #[test]
-fn one_that_left_is_forgotten() {
+fn one_that_left_is_known_by_its_directory_until_the_group_has_agreed_on_another() {
     let mut one = others(10, true);
     one.hear(2, None, hello(20, 10));
     one.agree(1, &Membership::founded(&[1, 3]));
-    assert_eq!(one.directory_of(2), None);
+    assert_eq!((one.hello(2, 0, false).yours, one.hello(3, 0, false).yours), (0, 0), "it may join with any directory");
     one.hear(2, None, hello(22, 0));
-    assert_eq!(one.directory_of(2), Some(22));
-    one.agree(1, &Membership::default());
-    assert_eq!(one.directory_of(2), Some(22), "one that joins knows no members yet");
+    let founded = Membership::founded(&[1, 2, 3]);
+    one.agree(1, &founded);
+    assert_eq!((one.directory_of(2), one.hello(2, 0, false).yours), (Some(20), 20), "the members may be of earlier");
+    assert!(!one.admits(2, Some(between(22, 10)), &vote()));
+    let mut joined = founded;
+    joined.seats.get_mut(&2).expect("a member").directory = 22;
+    one.agree(1, &joined);
+    assert!(one.admits(2, Some(between(22, 10)), &vote()));
 }
 
 #[test]

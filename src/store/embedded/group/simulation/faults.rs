@@ -55,15 +55,11 @@ impl Simulation {
         if voters.len() == 1 || self.is_changing() {
             return None;
         }
-        // One that was removed may be taken for a member again by one that begins with the members of earlier.
-        if !self.founders.iter().all(|founder| self.world.members.seats.contains_key(founder)) {
-            return None;
-        }
         let knows = |of: &Node, other: u64| {
-            // Of a founder that was removed and is gone nobody knows the directory any more.
+            // A founder that was removed may be gone.
             let directory = self.nodes.get(&other).map(Node::directory);
             let known = of.disk.files().group.known.get(&other).copied();
-            other == of.number || directory.is_some() && known == directory
+            other == of.number || known.is_some() && (directory.is_none() || known == directory)
         };
         let is_fit = |number: &&u64| {
             let node = &self.nodes[*number];
