@@ -90,7 +90,7 @@ struct Ways {
 
 /// The way to another member.
 struct Way {
-    address: Arc<str>,
+    addresses: Vec<Arc<str>>,
     queue: Arc<Queue>,
     _carrying: AbortOnDropHandle<()>,
 }
@@ -99,22 +99,30 @@ impl Ways {
     /// Puts a message into the queue of the member that it is for, if it is known where that is.
     fn carry(&mut self, message: MemberMessage, is_bulk: bool) {
         let to = message.to;
-        let Some(address) = self.map.address(to, &self.members.borrow()) else { return };
-        if self.open.get(&to).is_none_or(|way| way.address != address) {
+        let addresses: Vec<_> = self.map.addresses_of(to, &self.members.borrow()).collect();
+        if self.open.get(&to).is_none_or(|way| way.addresses != addresses) {
             // The settings were checked when they were read; what is no URL is reached by nobody.
-            let Ok(url) = Url::parse(&format!("{address}{MESSAGES_PATH}")) else { return };
+            let url = |address: &Arc<str>| {
+                Some(Target {
+                    url: Url::parse(&format!("{address}{MESSAGES_PATH}")).ok()?,
+                    address: Arc::clone(address),
+                })
+            };
+            let targets: Vec<_> = addresses.iter().filter_map(url).collect();
+            if targets.is_empty() {
+                return;
+            }
             let queue = Arc::new(Queue::default());
             let route = Route {
                 http: self.http.clone(),
-                url,
-                address: Arc::clone(&address),
+                targets,
                 member: Arc::clone(&self.member),
                 signer: Arc::clone(&self.signer),
                 map: self.map.clone(),
                 to,
             };
             let carrying = AbortOnDropHandle::new(tokio::spawn(route.carry(Arc::clone(&queue))));
-            self.open.insert(to, Way { address, queue, _carrying: carrying });
+            self.open.insert(to, Way { addresses, queue, _carrying: carrying });
         }
         if let Some(way) = self.open.get(&to) {
             way.queue.push(message.bytes, is_bulk);
@@ -170,36 +178,45 @@ impl Queue {
 /// The way to one other member.
 struct Route {
     http: reqwest::Client,
-    url: Url,
-    address: Arc<str>,
+    /// Where the member may be reached, at least one.
+    targets: Vec<Target>,
     member: Arc<dyn Member>,
     signer: Arc<Signer>,
     map: ClusterMap,
     to: u64,
 }
 
+/// Where messages are sent to.
+struct Target {
+    address: Arc<str>,
+    url: Url,
+}
+
 impl Route {
     async fn carry(self, queue: Arc<Queue>) {
         let (first, longest) = RESTS;
         let (mut rest, mut is_cut_off) = (first, false);
+        let mut targets = self.targets.iter().cycle();
+        let Some(mut target) = targets.next() else { return };
         // Ends with the carrier, which drops it.
         loop {
             let messages = queue.next().await;
             let count = messages.len() as u64;
-            match self.send(messages).await {
+            match self.send(target, messages).await {
                 Ok(()) => {
                     metrics::counter!("leasehold_member_messages_total", "outcome" => "sent").increment(count);
                     if is_cut_off {
-                        info!(member = self.to, address = %self.url.authority(), "the member is reached again");
+                        info!(member = self.to, address = %target.url.authority(), "the member is reached again");
                     }
                     (rest, is_cut_off) = (first, false);
                 }
                 Err(why) => {
                     metrics::counter!("leasehold_member_messages_total", "outcome" => "failed").increment(count);
                     if !is_cut_off {
-                        warn!(member = self.to, address = %self.url.authority(), why, "a member cannot be reached");
+                        warn!(member = self.to, address = %target.url.authority(), why, "a member cannot be reached");
                     }
                     is_cut_off = true;
+                    target = targets.next().unwrap_or(target);
                     sleep(rest).await;
                     rest = (rest * 2).min(longest);
                 }
@@ -208,17 +225,17 @@ impl Route {
     }
 
     /// Makes one call with these messages.
-    async fn send(&self, messages: Vec<Bytes>) -> Result<(), String> {
+    async fn send(&self, target: &Target, messages: Vec<Bytes>) -> Result<(), String> {
         let cluster = self.map.cluster.to_string();
         let body = Envelope { cluster, from: self.map.member, to: self.to, messages }.encode();
         let (least, for_each_mib) = TIMEOUT;
         let timeout = least + for_each_mib * u32::try_from(body.len() >> 20).unwrap_or(u32::MAX);
         let send = |mut headers: HeaderMap, body: Bytes| {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-            self.http.post(self.url.clone()).headers(headers).timeout(timeout).body(body).send()
+            self.http.post(target.url.clone()).headers(headers).timeout(timeout).body(body).send()
         };
         let call = PeerCall {
-            address: &self.address,
+            address: &target.address,
             receiver: &self.map.name(self.to),
             path: MESSAGES_PATH,
             body: &body,

@@ -65,17 +65,39 @@ impl ClusterMap {
         format!("{}/{member}", self.cluster)
     }
 
-    /// Returns where a member is reached: as the settings say, or else as the members have agreed on.
+    /// Returns where a member is reached: as the members have agreed on, or else as the settings say.
     #[must_use]
     pub fn address(&self, member: u64, members: &Membership) -> Option<Arc<str>> {
-        let agreed = || members.seats.get(&member).and_then(|seat| seat.address.as_deref()).map(Arc::from);
-        self.addresses.get(&member).cloned().or_else(agreed)
+        self.addresses_of(member, members).next()
+    }
+
+    /// Returns where a member may be reached, the most likely first: all members may have got other addresses than those
+    /// that they have agreed on, and cannot agree on these before they reach each other.
+    pub(super) fn addresses_of(&self, member: u64, members: &Membership) -> impl Iterator<Item = Arc<str>> {
+        let agreed = members.seats.get(&member).and_then(|seat| seat.address.as_deref()).map(Arc::from);
+        let set = self.addresses.get(&member).filter(|set| agreed.as_ref() != Some(*set)).cloned();
+        agreed.into_iter().chain(set)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_members_have_agreed_on_goes_before_the_settings() {
+        let addresses = BTreeMap::from([(1, Arc::from("http://a")), (2, Arc::from("http://b"))]);
+        let map = ClusterMap { cluster: Arc::from("test"), member: 2, addresses };
+        let mut members = Membership::founded(&[1, 2]);
+        let of = |member, members: &Membership| map.addresses_of(member, members).collect::<Vec<_>>();
+        assert_eq!(of(1, &members), [Arc::from("http://a")]);
+        for (agreed, all) in [("http://a", &["http://a"][..]), ("http://c", &["http://c", "http://a"])] {
+            members.seats.get_mut(&1).expect("a member").address = Some(agreed.to_owned());
+            assert_eq!(of(1, &members).iter().map(AsRef::as_ref).collect::<Vec<&str>>(), all);
+            assert_eq!(map.address(1, &members).as_deref(), Some(agreed));
+        }
+        assert_eq!(map.address(3, &members), None);
+    }
 
     #[test]
     fn calls_of_earlier_versions_count_while_a_member_may_have_one() {

@@ -25,6 +25,7 @@ const SECRET: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 /// A member whose messages the test gives.
 struct Given {
     outgoing: tokio::sync::Mutex<mpsc::UnboundedReceiver<Vec<MemberMessage>>>,
+    members: Membership,
 }
 
 #[async_trait]
@@ -34,7 +35,7 @@ impl Member for Given {
     }
 
     fn members(&self) -> watch::Receiver<Arc<Membership>> {
-        watch::channel(Arc::new(Membership::founded(&[1, 2]))).1
+        watch::channel(Arc::new(self.members.clone())).1
     }
 
     fn heard(&self) -> BTreeMap<u64, Heard> {
@@ -76,8 +77,13 @@ fn message(text: &str) -> MemberMessage {
 
 /// Starts a carrier to member 2 at this address; what it is given it carries.
 fn carrier(address: &str) -> (mpsc::UnboundedSender<Vec<MemberMessage>>, Carrier) {
+    carrier_of(address, Membership::founded(&[1, 2]))
+}
+
+/// Starts a carrier that knows these members, and this address of member 2 from its settings.
+fn carrier_of(address: &str, members: Membership) -> (mpsc::UnboundedSender<Vec<MemberMessage>>, Carrier) {
     let (give, outgoing) = mpsc::unbounded_channel();
-    let member = Arc::new(Given { outgoing: tokio::sync::Mutex::new(outgoing) });
+    let member = Arc::new(Given { outgoing: tokio::sync::Mutex::new(outgoing), members });
     let addresses = BTreeMap::from([(1, "http://127.0.0.1:1".into()), (2, address.into())]);
     let map = ClusterMap { cluster: "c".into(), member: 1, addresses };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
@@ -119,7 +125,23 @@ async fn a_member_that_comes_back_is_sent_what_is_new() {
     socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let (give, _carrier) = carrier(&format!("http://{}", socket.local_addr().expect("an address")));
     give.send(vec![message("lost")]).expect("carried");
-    let mut sent = serve(socket.listen(16).expect("it listens")).await;
+    comes(&give, serve(socket.listen(16).expect("it listens")).await).await;
+}
+
+#[tokio::test]
+async fn a_member_is_sent_messages_where_the_settings_say_when_it_is_not_where_was_agreed_on() {
+    let nobody = TcpSocket::new_v4().expect("a socket");
+    nobody.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let mut members = Membership::founded(&[1, 2]);
+    let agreed = format!("http://{}", nobody.local_addr().expect("an address"));
+    members.seats.get_mut(&2).expect("a member").address = Some(agreed);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (give, _carrier) = carrier_of(&format!("http://{}", listener.local_addr().expect("an address")), members);
+    comes(&give, serve(listener).await).await;
+}
+
+/// Sends messages until one comes.
+async fn comes(give: &mpsc::UnboundedSender<Vec<MemberMessage>>, mut sent: mpsc::UnboundedReceiver<Envelope>) {
     let telling = async {
         loop {
             give.send(vec![message("new")]).expect("carried");

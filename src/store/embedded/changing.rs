@@ -19,7 +19,7 @@ pub(super) fn after(
     match change {
         MemberChange::Add { member, address } => {
             if let Some(seat) = next.seats.get_mut(member) {
-                if seat.address.as_ref().is_none_or(|known| known == address) {
+                if seat.address.as_ref() == Some(address) {
                     return Ok(None);
                 }
                 seat.address = Some(address.clone());

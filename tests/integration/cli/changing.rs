@@ -260,6 +260,31 @@ async fn the_one_that_is_left_goes_on_alone_and_no_former_fence_is_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_founder_that_is_gone_is_added_again_with_a_new_disk_at_another_address() {
+    let mut cluster = Cluster::of_three();
+    cluster.leader(2).await;
+    let ids = cluster.submit(2, 5).await;
+    cluster.end(1, Signal::SIGKILL);
+    std::fs::rename(cluster.data(1), cluster.place.path().join("former-1")).expect("it is there");
+    let deadline = Instant::now() + DEADLINE;
+    while cluster.client(2).cluster().await.is_ok_and(|status| status.members.len() > 2) {
+        cluster.cluster(&["forget", "1"], 2);
+        assert!(Instant::now() < deadline, "it cannot be forgotten");
+    }
+    // The others were started with its former address, and run on.
+    cluster.ports.insert(1, ports::free());
+    cluster.start(1, &["--join"]);
+    while cluster.client(2).cluster().await.is_ok_and(|status| status.members.len() < 3) {
+        cluster.cluster(&["add", "1", &cluster.url(1)], 2);
+        assert!(Instant::now() < deadline, "it cannot be added");
+    }
+    cluster
+        .says(1, "it votes", |status| status.members.iter().all(|member| member.votes) && status.leader.is_some())
+        .await;
+    cluster.has(1, &ids).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_one_that_has_everything_is_taken_over_neither_by_new_founders_nor_by_those_of_former_times() {
     let mut cluster = Cluster::of_three();
     cluster.leader(2).await;
