@@ -143,6 +143,8 @@ pub(crate) struct ApiError {
     cause: Option<String>,
     /// Whether the log has the cause already, once for all calls.
     is_known: bool,
+    /// Whether this process did not lead when the store was to write.
+    is_not_led: bool,
 }
 
 impl ApiError {
@@ -157,6 +159,7 @@ impl ApiError {
             instead: None,
             cause: None,
             is_known: false,
+            is_not_led: false,
         }
     }
 
@@ -173,6 +176,11 @@ impl ApiError {
     /// Returns the kind of refusal.
     pub(crate) const fn code(&self) -> Code {
         self.code
+    }
+
+    /// Returns whether this process did not lead when the store was to write. What was written before is.
+    pub(crate) const fn is_not_led(&self) -> bool {
+        self.is_not_led
     }
 
     /// Returns whether the failure is worth a line in the log.
@@ -316,6 +324,7 @@ impl From<StoreError> for ApiError {
             StoreError::Unavailable(why) => {
                 Self::new(Code::StoreUnavailable, "the store is not available").caused_by(why)
             }
+            StoreError::NotLeading(why) => Self { is_not_led: true, ..Self::from(StoreError::Unavailable(why)) },
             // It has said why in the log when it stopped.
             StoreError::Stopped(_) => Self { is_known: true, ..Self::new(Code::StoreUnavailable, error.to_string()) },
             StoreError::OutOfOrder(what) => Self::new(Code::StoreOutOfOrder, what),
@@ -385,5 +394,13 @@ mod tests {
         let error = ApiError::from(StoreError::Unavailable("http://user:secret@es:9200 refused".to_owned()));
         assert!(error.cause().is_some_and(|cause| cause.contains("es:9200")));
         assert!(!serde_json::to_string(&error.to_problem("r")).expect("json").contains("es:9200"));
+    }
+
+    #[test]
+    fn what_was_not_written_for_want_of_the_lead_is_told_apart_in_the_process_only() {
+        let not_led = ApiError::from(StoreError::NotLeading("member 2 leads".to_owned()));
+        let unavailable = ApiError::from(StoreError::Unavailable("the disk".to_owned()));
+        assert!(not_led.is_not_led() && !unavailable.is_not_led());
+        assert_eq!(not_led.to_problem("r"), unavailable.to_problem("r"));
     }
 }

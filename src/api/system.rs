@@ -52,7 +52,7 @@ pub(crate) async fn readyz(State(app): State<App>) -> Answer {
 pub(super) fn unready(error: StoreError) -> ApiError {
     match error {
         // This check says what is wrong in words for everybody.
-        StoreError::Unavailable(ref why) => {
+        StoreError::Unavailable(ref why) | StoreError::NotLeading(ref why) => {
             ApiError::new(Code::StoreUnavailable, error.to_string()).caused_by(why.as_str())
         }
         error => error.into(),

@@ -184,6 +184,10 @@ pub enum StoreError {
     /// The store cannot be reached, or has failed.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// This process does not lead the group that is the store, or is handing the lead over: what was to be written is
+    /// not.
+    #[error("the store is not available: {0}")]
+    NotLeading(String),
     /// The store failed to write, and takes no more writes until its process is started again. Holds why, and what can
     /// be done about it, in words for everybody.
     #[error("the store takes no more writes: {0}")]

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt, TryFutureExt, stream};
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, ORIGIN, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use reqwest::Url;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::claim::NamedClaim;
 use super::deliveries::{Announced, Said};
 use super::identity::say;
-use super::office::{NotLed, Own, Tenure};
+use super::office::{NotLed, Own, Tenure, is_recalls};
 use crate::api::access::Guard;
 use crate::api::app::Limits;
 use crate::api::body::read_within;
@@ -302,10 +302,15 @@ impl Forwarder {
 
     /// Waits until a call has to end that may wait for long, since this process stops.
     async fn ending(&self, parts: &Parts) {
-        let waits =
-            parts.uri.path() == "/v1/claims" || parts.uri.query().is_some_and(|query| query.contains("wait_ms"));
-        if waits { self.shutdown.cancelled().await } else { pending().await }
+        if waits(&parts.method, &parts.uri) { self.shutdown.cancelled().await } else { pending().await }
     }
+}
+
+/// Returns whether a call may wait for something that happens, for as long as it says.
+pub(super) fn waits(method: &Method, uri: &Uri) -> bool {
+    uri.path() == "/v1/claims"
+        || is_recalls(method, uri.path())
+        || uri.query().is_some_and(|query| query.contains("wait_ms"))
 }
 
 /// Returns what is said of a call that may have been carried out.

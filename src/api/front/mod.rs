@@ -10,6 +10,7 @@ mod cluster;
 mod deliveries;
 mod forward;
 mod identity;
+mod kept;
 mod measured;
 mod office;
 
@@ -27,6 +28,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::RwLock;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -54,7 +56,8 @@ use crate::peers::{
 use crate::store::{Member, Standing, Store, StoreError};
 use crate::wire::Health;
 use deliveries::Deliveries;
-use forward::{FORWARDED, Forwarder};
+use forward::{FORWARDED, Forwarder, waits};
+use kept::Kept;
 use office::{Own, call};
 
 /// The calls with messages of another member, of which two of the longest are held at once. Without them there is no
@@ -118,6 +121,8 @@ pub(super) struct Front {
     openapi: Bytes,
     /// The calls that are under way.
     calls: TaskTracker,
+    /// Held by each call while this member serves it, and by who hands the lead over, so that none is under way then.
+    serving: RwLock<()>,
     shutdown: CancellationToken,
 }
 
@@ -167,6 +172,7 @@ impl Front {
             body_within,
             openapi,
             calls: TaskTracker::new(),
+            serving: RwLock::new(()),
             shutdown,
         })
     }
@@ -221,22 +227,32 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
     request.headers_mut().insert(REQUEST_ID, id.clone());
     let is_forwarded = request.headers().contains_key(FORWARDED);
     let (parts, body) = request.into_parts();
+    // One that waits is not waited for: it can be made again.
+    let serving = front.serving.read().await;
+    let serving = Some(serving).filter(|_| !waits(&parts.method, &parts.uri));
     let answer = match front.own.router().filter(|_| !front.shutdown.is_cancelled()) {
-        None => call(front.forwarding.clone(), Request::from_parts(parts, body)).await,
-        Some(router) => match front.own.serve(router, Request::from_parts(parts.clone(), body)).await {
-            Ok(answer) => answer,
-            Err(_) if parts.method.is_safe() => {
-                call(front.forwarding.clone(), Request::from_parts(parts, Body::empty())).await
+        None => {
+            drop(serving);
+            call(front.forwarding.clone(), Request::from_parts(parts, body)).await
+        }
+        Some(router) => {
+            let kept = Kept::default();
+            let served = front.own.serve(router, Request::from_parts(parts.clone(), kept.of(body))).await;
+            drop(serving);
+            match served {
+                Ok(answer) => answer,
+                Err(not_led) => match kept.whole().filter(|_| not_led.is_nothing_done || parts.method.is_safe()) {
+                    Some(body) => call(front.forwarding.clone(), Request::from_parts(parts, body)).await,
+                    None => {
+                        let refused = front.forwarder.not_led(&not_led);
+                        let problem = refused.to_problem(id.to_str().unwrap_or_default());
+                        let mut answer = refused.into_response();
+                        write_problem(&mut answer, &problem);
+                        answer
+                    }
+                },
             }
-            // The body is gone.
-            Err(not_led) => {
-                let refused = front.forwarder.not_led(&not_led);
-                let problem = refused.to_problem(id.to_str().unwrap_or_default());
-                let mut answer = refused.into_response();
-                write_problem(&mut answer, &problem);
-                answer
-            }
-        },
+        }
     };
     if is_forwarded { front.deliveries.hold(answer) } else { answer }
 }

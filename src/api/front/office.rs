@@ -24,6 +24,7 @@ use tower::Service;
 
 use crate::api::app::{AppParts, AppState};
 use crate::api::delivery::HasJobs;
+use crate::api::error::ApiError;
 use crate::api::routes;
 use crate::store::{LeadershipMark, Store};
 
@@ -128,10 +129,15 @@ impl Own {
         request: Request,
     ) -> Result<Response, NotLed> {
         let (method, path) = (request.method(), request.uri().path());
-        let waits = path.starts_with("/v1/workers/") && path.ends_with("/recalls") && method == Method::POST;
+        let waits = is_recalls(method, path);
         let (is_safe, is_claim) = (method.is_safe(), path == "/v1/claims");
         let answer = call(router, request).await;
         let status = answer.status();
+        let is_refused = answer.extensions().get::<ApiError>().is_some_and(ApiError::is_not_led);
+        // A claim that has taken anything says so.
+        if is_refused && (is_claim || mark.has_begun_nothing()) {
+            return Err(NotLed { is_nothing_done: true });
+        }
         if status.is_server_error() || REST_ON_THE_CALL.contains(&status) {
             return Ok(answer);
         }
@@ -186,6 +192,11 @@ impl Own {
 pub(super) struct NotLed {
     /// Whether the call has certainly written nothing, and can be made again by whoever leads.
     pub(super) is_nothing_done: bool,
+}
+
+/// Returns whether a call waits for what its worker is to give up.
+pub(super) fn is_recalls(method: &Method, path: &str) -> bool {
+    path.starts_with("/v1/workers/") && path.ends_with("/recalls") && method == Method::POST
 }
 
 /// Serves a call with this router.

@@ -276,7 +276,7 @@ impl Engine {
     fn not_written(&self, error: ProposeError) -> CommitError {
         match error {
             ProposeError::Deposed | ProposeError::Changing => {
-                CommitError::Refused(StoreError::Unavailable(error.to_string()))
+                CommitError::Refused(StoreError::NotLeading(error.to_string()))
             }
             // What was kept did not help, and another member may have room: it leads once this one has left.
             ProposeError::Append(AppendError::Full(error))

@@ -380,7 +380,7 @@ impl Exchange {
 }
 
 pub(super) fn not_leading(leader: Option<u64>) -> StoreError {
-    StoreError::Unavailable(match leader {
+    StoreError::NotLeading(match leader {
         Some(leader) => format!("this member does not lead its group, and member {leader} does"),
         None => "this member does not lead its group, and who does is not known yet".to_owned(),
     })

@@ -76,5 +76,5 @@ impl Calls {
 }
 
 fn not_leading() -> StoreError {
-    StoreError::Unavailable("it does not lead".to_owned())
+    StoreError::NotLeading("it does not lead".to_owned())
 }

@@ -1,0 +1,124 @@
+//! What is kept of a body that a handler reads, so that another member can be asked the same.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, Bytes};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use parking_lot::Mutex;
+
+/// The most bytes that are kept: as a waiting claim has, and all that is about one job.
+const KEPT_BYTES: usize = 16 * 1024;
+
+/// A copy of a body, as far as it was read.
+#[derive(Clone, Default)]
+pub(super) struct Kept(Arc<Mutex<Copied>>);
+
+#[derive(Default)]
+struct Copied {
+    bytes: Vec<u8>,
+    is_too_long: bool,
+    is_whole: bool,
+}
+
+impl Kept {
+    /// Returns this body, of which a copy is kept while it is read.
+    pub(super) fn of(&self, body: Body) -> Body {
+        self.0.lock().is_whole = body.is_end_stream();
+        Body::new(Copying { body, kept: self.clone() })
+    }
+
+    /// Returns the body; `None` unless it was read to its end, and is short.
+    pub(super) fn whole(&self) -> Option<Body> {
+        let mut copied = self.0.lock();
+        let is_there = copied.is_whole && !copied.is_too_long;
+        is_there.then(|| std::mem::take(&mut copied.bytes).into())
+    }
+
+    fn add(&self, piece: &[u8]) {
+        let mut copied = self.0.lock();
+        copied.is_too_long |= copied.bytes.len() + piece.len() > KEPT_BYTES;
+        if copied.is_too_long {
+            copied.bytes = Vec::new();
+        } else {
+            copied.bytes.extend_from_slice(piece);
+        }
+    }
+}
+
+struct Copying {
+    body: Body,
+    kept: Kept,
+}
+
+impl HttpBody for Copying {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(piece) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
+            self.kept.add(piece);
+        }
+        // Who knows the length does not look for the end.
+        self.kept.0.lock().is_whole = frame.is_none() || self.body.is_end_stream();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    fn of_pieces(pieces: &[usize]) -> Body {
+        let pieces: Vec<_> = pieces.iter().map(|length| Ok::<_, axum::Error>(Bytes::from(vec![7; *length]))).collect();
+        Body::from_stream(stream::iter(pieces))
+    }
+
+    #[tokio::test]
+    async fn a_short_body_that_was_read_to_its_end_is_kept() {
+        for (pieces, is_kept) in [
+            (&[][..], true),
+            (&[3, 4], true),
+            (&[KEPT_BYTES], true),
+            (&[KEPT_BYTES, 1], false),
+            (&[KEPT_BYTES + 1, 1], false),
+        ] {
+            let (kept, length) = (Kept::default(), pieces.iter().sum::<usize>());
+            let read = kept.of(of_pieces(pieces)).collect().await.expect("read").to_bytes();
+            assert_eq!(read.len(), length);
+            let whole = kept.whole();
+            assert_eq!(whole.is_some(), is_kept, "{pieces:?}");
+            if let Some(whole) = whole {
+                assert_eq!(whole.collect().await.expect("read").to_bytes(), read);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_of_which_a_part_was_read_is_not_kept() {
+        let kept = Kept::default();
+        let mut body = kept.of(of_pieces(&[3, 4]));
+        assert!(kept.whole().is_none());
+        body.frame().await.expect("a piece").expect("read");
+        assert!(kept.whole().is_none());
+        let whole = Kept::default();
+        drop(whole.of(Body::empty()));
+        assert!(whole.whole().is_some(), "there is nothing to read");
+    }
+}
