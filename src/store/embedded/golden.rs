@@ -16,7 +16,7 @@ use super::block::NewBlock;
 use super::directory::Directory;
 use super::disk::MetaKey;
 use super::kept::Last;
-use super::log::{Log, Options};
+use super::log::{Format, Log, Options};
 use super::opened::{Acknowledged, Known, Numbers, OpeningsFile};
 use super::seal::{JournalSeal, KeyspaceSeal, LogSeal, Seal, SealedGroup, Vote};
 use super::words::{Ask, Cursor, Directories, Hello, Offer, Opened, Piece, Said, WentBack, Word};
@@ -97,13 +97,16 @@ fn a_block_of_finished_jobs_lies_on_disk_as_recorded() {
 
 #[test]
 fn the_log_lies_on_disk_as_recorded() {
-    let place = tempfile::tempdir().expect("a folder");
-    let mut log = Log::create(place.path(), 1, Options { segment_bytes: 100 }).expect("a log");
-    for payload in ["first", "the second frame, which fills the segment", "third"] {
-        log.write(payload.as_bytes()).expect("a frame is written");
-    }
-    log.close().expect("it closes");
-    check("embedded/log", &Files::from([("segments.txt".to_owned(), hex_of(content(place.path())))]));
+    let files = [("segments.txt", Format::Single), ("segments-batched.txt", Format::Batched)].map(|(name, format)| {
+        let place = tempfile::tempdir().expect("a folder");
+        let mut log = Log::create(place.path(), 1, Options { segment_bytes: 100, format }).expect("a log");
+        for payload in ["first", "the second frame, which fills the segment", "third"] {
+            log.write(payload.as_bytes()).expect("a frame is written");
+        }
+        log.close().expect("it closes");
+        (name.to_owned(), hex_of(content(place.path())))
+    });
+    check("embedded/log", &Files::from(files));
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn what_members_say_is_as_recorded() {
     let at = Cursor { keyspace: 3, after: Some(b"key".to_vec()) };
     let openings = Numbers { count: 9, last: vec![6, 700] };
     let words = [
-        Word::Hello(Hello { knows: versions::OWN, directory: 5, yours: 6, last: 400, receives: true }),
+        Word::Hello(Hello { knows: versions::OPENINGS, directory: 5, yours: 6, last: 400, receives: true }),
         Word::Offer(Offer { term: 3, number: 7, last: Last { number: 9, term: 2 } }),
         Word::Ask(Ask { offer: 7, at: at.clone() }),
         Word::Piece(Piece::of(7, at, b"items".to_vec(), true)),
@@ -221,7 +224,7 @@ fn what_members_say_is_as_recorded() {
     let seat = |votes, address: Option<&str>| Seat { votes, address: address.map(str::to_owned), directory: 9 };
     let seats = BTreeMap::from([(1, seat(true, None)), (4, seat(false, Some("http://10.0.0.8:7400")))]);
     let members = Membership { seats, ..Membership::default() };
-    let identified = Membership { identity: Some(IDENTITY), version: versions::OWN, ..members.clone() };
+    let identified = Membership { identity: Some(IDENTITY), version: versions::OPENINGS, ..members.clone() };
     let members = [members, identified].map(|members| {
         let all = BTreeMap::from([(
             4,

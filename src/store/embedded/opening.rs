@@ -22,7 +22,7 @@ use super::exchange::Exchange;
 use super::group::{ALONE, Member};
 use super::inspect::{Inspected, inspect, keyspaces_folder, seal_closed, seal_open};
 use super::kept::{Earlier, Last, Offered, entry_of};
-use super::log::{self, Expected, Found, Log};
+use super::log::{self, Expected, Format, Found, Log};
 use super::offer::Flushed;
 use super::opened::OpeningsFile;
 use super::options::{EmbeddedOptions, GroupOptions};
@@ -86,7 +86,7 @@ impl Engine {
                 false => openings.open(rand::random_range(1..=u64::MAX)),
             }
         }
-        let log_options = log::Options { segment_bytes: options.segment_bytes };
+        let log_options = log::Options { segment_bytes: options.segment_bytes, format: Format::Single };
         match directory.received().map_err(|damage| damaged(vec![damage]))? {
             Some(received) => {
                 let own = Seal::read(root).map_err(|damage| damaged(vec![damage]))?;
@@ -146,6 +146,9 @@ impl Engine {
         let log = LogSeal { last: published.entry, is_closed: false, segment: found.segment_of(published.entry) };
         disk.checkpoint(published.last.seq_no, log).map_err(failed("write the seal of"))?;
         let dropped = found.torn.as_ref().map(ToString::to_string);
+        // A store of its own writes one entry at a time: any version that reads the rest of it reads its log.
+        let format = log_format(published.members.as_deref().filter(|_| options.group.is_some()));
+        let log_options = log::Options { format, ..log_options };
         let log = Log::open(&folder, found, log_options).map_err(failed("open the log of"))?;
         let first = Arc::new(AtomicU64::new(log.first()));
         let member = match (&options.group, &exchange) {
@@ -259,6 +262,13 @@ fn begin_with(directory: &Directory, own: Seal, received: Seal, options: log::Op
     directory.end_received()
 }
 
+/// Returns the format in which a member of these members writes its log: one that all of them read, so that a directory
+/// can be opened by the version that any of them has.
+pub(super) fn log_format(members: Option<&Membership>) -> Format {
+    let knows = members.is_some_and(|members| members.version >= versions::BATCHES);
+    if knows { Format::Batched } else { Format::Single }
+}
+
 /// The entries of the log that are not in memory any more.
 struct LogBefore {
     folder: PathBuf,
@@ -272,7 +282,7 @@ impl Earlier for LogBefore {
     }
 
     fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)> {
-        log::frames(&self.folder, number)
+        log::frames(&self.folder, number, number)
     }
 
     fn offer(&self, member: u64, at_least: u64) -> Option<Offered> {

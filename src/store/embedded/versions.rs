@@ -12,6 +12,7 @@
 //! | 3       | the identity of the group and its version, among the members and before every message    |
 //! | 4       | the openings of directories, and what of the log their members have acknowledged         |
 //! |         | signed heads of the calls that bring messages                                            |
+//! | 5       | segments of the log whose frames are synced together                                     |
 //!
 //! A member with version 2 reads the members of version 3, and leaves out what it does not know: a group all of whose
 //! members went back to version 2 may have forgotten its version and, but for their seals, its identity. Once all know
@@ -19,7 +20,7 @@
 //! and versions before 4 leave it out as well.
 
 /// The version that this one knows.
-pub(super) const OWN: u32 = 4;
+pub(super) const OWN: u32 = 5;
 
 /// The version from which on members can be changed.
 pub(super) const CHANGES: u32 = 2;
@@ -29,3 +30,6 @@ pub(super) const IDENTITY: u32 = 3;
 
 /// The version from which on members say how their directories were opened.
 pub(super) const OPENINGS: u32 = 4;
+
+/// The version from which on entries that come together are synced together in the log.
+pub(super) const BATCHES: u32 = 5;

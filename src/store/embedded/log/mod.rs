@@ -1,22 +1,26 @@
 //! An append-only log of frames, each of which is opaque and has a number and a checksum, in a folder of segments.
 //!
-//! Frames are numbered consecutively over all segments, from 1 on. Each is synced before the next one is written. A
-//! segment is named after the number of its first frame and refers to the one before by its checksum; all but the one
-//! that is being written end with a footer.
+//! Frames are numbered consecutively over all segments, from 1 on. A segment is named after the number of its first
+//! frame and refers to the one before by its checksum; all but the one that is being written end with a footer. In a
+//! segment of [`Format::Single`] each frame is synced before the next one is written; in one of [`Format::Batched`]
+//! several are written and then synced together.
 //!
-//! - [`segment`]: the format of a segment, and what of one a crash can have cut short;
+//! - [`record`]: the bytes of a header, a frame and a footer;
+//! - [`torn`]: what of the end of a segment a crash can have cut short;
+//! - [`segment`]: what is in a segment;
 //! - [`read`](mod@read): which segments there are, and whether all is there that must be;
 //! - here: [`Log`], which appends, rotates, forgets, and closes.
 //!
 //! # Rotation
-//! The next segment is made durable, then the old one gets its footer, and only then a frame is written to the next. So
+//! All frames are synced, the next segment is made durable, then the old one gets its footer, and only then a frame is
+//! written to the next. So
 //! a footer says that another segment must be there, but for that of a log that was closed; opening removes that one
 //! before it rotates. These are the ends of a log that is not closed which a crash can leave; any other is damage:
 //!
 //! | Last segment but one | Last segment                | What happened               | What opening does           |
 //! |----------------------|-----------------------------|-----------------------------|-----------------------------|
 //! | footer, or none      | frames                      | nothing was being written   | rotates                     |
-//! | footer, or none      | frames, one cut short       | a write was cut short       | cuts, rotates               |
+//! | footer, or none      | frames, the last ones cut short | writes were cut short   | cuts, rotates               |
 //! | footer, or none      | frames, a footer cut short  | closing was cut short       | cuts, rotates               |
 //! | footer, or none      | frames, a footer of closing | closing ended, but its seal | cuts off the footer, rotates |
 //! | footer, or none      | only a header               | a rotation ended            | goes on in it               |
@@ -43,12 +47,16 @@ use xxhash_rust::xxh3::Xxh3;
 use super::directory::{create_durably, own_file, sync_directory};
 use super::error::is_full;
 use read::segment_path;
-use segment::{Ending, HEADER_BYTES, Segment, beginning, encode_footer, encode_frame, header};
+use record::{HEADER_BYTES, Header, append_frame};
+use segment::{Ending, Segment, beginning, encode_footer};
 
 mod read;
+mod record;
 mod segment;
+mod torn;
 
 pub(super) use read::{Expected, Found, frames, look_at, look_at_new, read};
+pub(super) use record::Format;
 
 /// The end of a segment is filled with zeros up to a multiple of this many bytes, for frames to be written over: to
 /// sync a file whose length has changed takes half as long again, since the file system has to write that too.
@@ -65,6 +73,8 @@ const KEPT_BYTES: usize = 1 << 20;
 pub(super) struct Options {
     /// The length in bytes from which on no more frames are appended to a segment.
     pub(super) segment_bytes: u64,
+    /// The format of the segments that are begun.
+    pub(super) format: Format,
 }
 
 /// Why a frame was not appended.
@@ -95,14 +105,18 @@ impl From<AppendError> for io::Error {
 /// A log that is being written.
 pub(super) struct Log {
     folder: PathBuf,
-    segment_bytes: u64,
+    options: Options,
     /// The first frame's number and the length of each segment that has a footer.
     finished: VecDeque<(u64, u64)>,
     active: Active,
     last: u64,
-    is_synced: bool,
+    /// The number of the last frame that is durable.
+    synced: u64,
     has_failed: bool,
     buffer: Vec<u8>,
+    /// How often frames were synced.
+    #[cfg(test)]
+    pub(super) syncs: u64,
 }
 
 impl Log {
@@ -111,7 +125,7 @@ impl Log {
     pub(super) fn create(folder: &Path, first: u64, options: Options) -> io::Result<Self> {
         let last = first.checked_sub(1).ok_or(io::ErrorKind::InvalidInput)?;
         create_durably(folder)?;
-        let active = Active::create(folder, first, 0)?;
+        let active = Active::create(folder, Header { format: options.format, first, previous: 0 })?;
         Ok(Self::new(folder, options, VecDeque::new(), active, last))
     }
 
@@ -132,8 +146,8 @@ impl Log {
         }
         let has_frames = tail.has_frames();
         let file = own_file().write(true).open(segment_path(folder, tail.first))?;
-        let Segment { first, length, hasher, .. } = tail;
-        let mut active = Active { file, first, length, room: length, hasher };
+        let Segment { format, first, length, hasher, .. } = tail;
+        let mut active = Active { file, format, first, length, room: length, hasher };
         active.cut()?;
         let finished = segments.into_iter().filter(|(first, _)| *first != active.first).collect();
         let mut log = Self::new(folder, options, finished, active, last);
@@ -146,40 +160,74 @@ impl Log {
     fn new(folder: &Path, options: Options, finished: VecDeque<(u64, u64)>, active: Active, last: u64) -> Self {
         Self {
             folder: folder.to_owned(),
-            segment_bytes: options.segment_bytes,
+            options,
             finished,
             active,
             last,
-            is_synced: true,
+            synced: last,
             has_failed: false,
             buffer: Vec::new(),
+            #[cfg(test)]
+            syncs: 0,
         }
+    }
+
+    /// Sets the format of the segments that are begun from now on. One of another format that has frames is ended with
+    /// the next write.
+    pub(super) fn write_as(&mut self, format: Format) {
+        self.options.format = format;
+    }
+
+    /// Begins another segment where this one is full, or of another format than those that are begun, and makes frames
+    /// durable where the next one must not be written before: what the next write would do otherwise.
+    ///
+    /// # Errors
+    /// The errors of [`write`](Self::write).
+    pub(super) fn prepare(&mut self) -> Result<(), AppendError> {
+        let prepared = match self.is_rotation_due() {
+            true => self.rotate(),
+            false if self.active.format == Format::Single => self.sync().map_err(AppendError::Failed),
+            false => Ok(()),
+        };
+        prepared.or_else(|error| self.take_back(error))
     }
 
     /// Writes a frame, which is durable after the next [`sync`](Self::sync) only. Returns its number.
     ///
-    /// At most one frame is not durable, or a crash could leave more than one that is cut short. So one that was
-    /// written before is synced first.
+    /// In a segment of [`Format::Single`] at most one frame is not durable, or a crash could leave more than one that
+    /// is cut short. So one that was written before is synced first.
     pub(super) fn write(&mut self, payload: &[u8]) -> Result<u64, AppendError> {
-        self.sync().map_err(AppendError::Failed)?;
-        match self.try_write(payload) {
-            Ok(()) => Ok(self.last),
-            Err(AppendError::Full(error)) if self.rewind().is_ok() => Err(AppendError::Full(error)),
-            Err(AppendError::Full(error) | AppendError::Failed(error)) => {
+        self.check()?;
+        let written = self.try_write(payload);
+        written.map(|()| self.last).or_else(|error| self.take_back(error))
+    }
+
+    /// Takes back what a write for which there was no room has left, and returns why nothing was written.
+    fn take_back<T>(&mut self, error: AppendError) -> Result<T, AppendError> {
+        match error {
+            AppendError::Full(error) if !self.has_failed && self.rewind().is_ok() => Err(AppendError::Full(error)),
+            AppendError::Full(error) | AppendError::Failed(error) => {
                 self.has_failed = true;
                 Err(AppendError::Failed(error))
             }
         }
     }
 
-    /// Makes the frame that was written last durable, if it is not.
+    fn check(&self) -> Result<(), AppendError> {
+        let failed = || io::Error::other("the log could not be written before, and must be opened again");
+        if self.has_failed { Err(AppendError::Failed(failed())) } else { Ok(()) }
+    }
+
+    /// Makes all frames durable that are not.
     pub(super) fn sync(&mut self) -> io::Result<()> {
-        if self.has_failed {
-            return Err(io::Error::other("the log could not be written before, and must be opened again"));
-        }
-        if !self.is_synced {
+        self.check()?;
+        if self.synced < self.last {
             self.active.sync().inspect_err(|_| self.has_failed = true)?;
-            self.is_synced = true;
+            self.synced = self.last;
+            #[cfg(test)]
+            {
+                self.syncs += 1;
+            }
         }
         Ok(())
     }
@@ -233,6 +281,7 @@ impl Log {
     pub(super) fn cut_back(&mut self, number: u64) -> io::Result<()> {
         self.sync()?;
         let cut = self.try_cut_back(number);
+        self.synced = self.last;
         self.has_failed |= cut.is_err();
         cut
     }
@@ -258,10 +307,17 @@ impl Log {
     }
 
     fn try_write(&mut self, payload: &[u8]) -> Result<(), AppendError> {
-        if self.has_frames() && self.active.length >= self.segment_bytes {
+        if self.is_rotation_due() {
             self.rotate()?;
         }
-        encode_frame(&mut self.buffer, self.last + 1, payload).map_err(AppendError::Failed)?;
+        let durable = match self.active.format {
+            Format::Single => {
+                self.sync().map_err(AppendError::Failed)?;
+                None
+            }
+            Format::Batched => Some(self.synced),
+        };
+        append_frame(&mut self.buffer, self.last + 1, durable, payload).map_err(AppendError::Failed)?;
         let written = self.active.write(&self.buffer);
         if written.is_ok() && self.buffer.len() < LARGE_FRAME_BYTES {
             self.active.make_room();
@@ -270,8 +326,12 @@ impl Log {
         self.buffer.shrink_to(KEPT_BYTES);
         written?;
         self.last += 1;
-        self.is_synced = false;
         Ok(())
+    }
+
+    fn is_rotation_due(&self) -> bool {
+        let is_full = self.active.length >= self.options.segment_bytes;
+        self.has_frames() && (is_full || self.active.format != self.options.format)
     }
 
     /// Returns whether the segment that is being written has frames.
@@ -281,7 +341,9 @@ impl Log {
 
     /// Begins another segment, and only then ends this one: see the module.
     fn rotate(&mut self) -> Result<(), AppendError> {
-        let next = Active::create(&self.folder, self.last + 1, self.active.hasher.digest())?;
+        self.sync().map_err(AppendError::Failed)?;
+        let (format, previous) = (self.options.format, self.active.hasher.digest());
+        let next = Active::create(&self.folder, Header { format, first: self.last + 1, previous })?;
         self.finish(Ending::Rotated)?;
         self.finished.push_back((self.active.first, self.active.length));
         self.active = next;
@@ -291,13 +353,16 @@ impl Log {
     fn finish(&mut self, ending: Ending) -> Result<(), AppendError> {
         encode_footer(&mut self.buffer, self.last, self.active.hasher.digest(), ending).map_err(AppendError::Failed)?;
         self.active.end_room().map_err(AppendError::Failed)?;
-        self.active.write(&self.buffer)?;
+        let written = self.active.write(&self.buffer);
+        self.buffer.clear();
+        written?;
         self.active.sync().map_err(AppendError::Failed)
     }
 
     /// Takes back what a write for which there was no room has left, also of a rotation.
     fn rewind(&mut self) -> io::Result<()> {
         self.active.cut()?;
+        self.synced = self.last;
         // Without frames, the segment that is being written would have the name of the next one itself.
         let next = segment_path(&self.folder, self.last + 1);
         if self.has_frames() && next.try_exists()? {
@@ -311,6 +376,7 @@ impl Log {
 /// The segment that is being written.
 struct Active {
     file: File,
+    format: Format,
     first: u64,
     /// The length and the checksum of what was written to it.
     length: u64,
@@ -321,11 +387,12 @@ struct Active {
 
 impl Active {
     /// Creates a segment durably.
-    fn create(folder: &Path, first: u64, previous: u64) -> Result<Self, AppendError> {
+    fn create(folder: &Path, header: Header) -> Result<Self, AppendError> {
+        let Header { format, first, .. } = header;
         let created = own_file().write(true).create_new(true).open(segment_path(folder, first));
         let file = created.map_err(AppendError::of_write)?;
-        let mut active = Self { file, first, length: 0, hasher: Xxh3::new(), room: 0 };
-        active.write(&header(first, previous))?;
+        let mut active = Self { file, format, first, length: 0, hasher: Xxh3::new(), room: 0 };
+        active.write(&header.encode())?;
         active.sync().and_then(|()| sync_directory(folder)).map_err(AppendError::Failed)?;
         Ok(active)
     }
@@ -334,9 +401,9 @@ impl Active {
     /// What is behind that is cut off, durably.
     fn reopen(folder: &Path, first: u64, last: u64) -> io::Result<Self> {
         let path = segment_path(folder, first);
-        let (length, hasher) = beginning(&fs::read(&path)?, first, last).map_err(io::Error::other)?;
+        let (format, length, hasher) = beginning(&fs::read(&path)?, first, last).map_err(io::Error::other)?;
         let file = own_file().write(true).open(path)?;
-        let mut active = Self { file, first, length, room: length, hasher };
+        let mut active = Self { file, format, first, length, room: length, hasher };
         active.cut()?;
         Ok(active)
     }
@@ -349,7 +416,7 @@ impl Active {
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), AppendError> {
         #[cfg(test)]
-        tests::before_write(&self.file, bytes, self.length).map_err(AppendError::of_write)?;
+        tests::faults::before_write(&self.file, bytes, self.length).map_err(AppendError::of_write)?;
         self.file.write_all_at(bytes, self.length).map_err(AppendError::of_write)?;
         self.length += bytes.len() as u64;
         self.hasher.update(bytes);
@@ -369,21 +436,23 @@ impl Active {
 
     fn sync(&self) -> io::Result<()> {
         #[cfg(test)]
-        tests::before_sync()?;
+        tests::faults::before_sync(&self.file)?;
         self.file.sync_data()
     }
 
     /// Ends the file behind that which was written.
     fn end_room(&mut self) -> io::Result<()> {
         self.room = self.length;
+        #[cfg(test)]
+        tests::faults::note_length(&self.file, self.length);
         self.file.set_len(self.length)
     }
 
     /// Durably cuts off what is behind that which was written.
     fn cut(&mut self) -> io::Result<()> {
-        #[cfg(test)]
-        tests::before_sync()?;
         self.end_room()?;
+        #[cfg(test)]
+        tests::faults::before_sync(&self.file)?;
         self.file.sync_all()
     }
 }

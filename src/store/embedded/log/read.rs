@@ -9,7 +9,8 @@ use bytes::Bytes;
 
 use super::super::error::Damage;
 use super::super::seal::LogSeal;
-use super::segment::{Ending, HEADER_BYTES, Segment, header, is_left_of, parse_header};
+use super::record::{Format, HEADER_BYTES, Header, is_left_of};
+use super::segment::{Ending, Segment, first_frames};
 
 /// What a log must have.
 #[derive(Clone, Copy, Debug)]
@@ -140,23 +141,19 @@ pub(crate) fn look_at(folder: &Path, sealed: LogSeal) -> Vec<Damage> {
     read_segments(folder, &Expected { first, sealed }, true, |_, _| Ok(())).err().unwrap_or_default()
 }
 
-/// Reads the frames of the segment that has the frame `number`, from the first of them on. Whoever reads them makes
-/// sure that nothing is written meanwhile.
+/// Reads the frames of the segment that has the frame `number`, from the first of them to the frame `last`. What is
+/// behind that may be written or cut off meanwhile, and is not looked at.
 ///
 /// # Errors
 /// [`io::ErrorKind::NotFound`] when no segment has it; another error when it cannot be read.
-pub(crate) fn frames(folder: &Path, number: u64) -> io::Result<(u64, Vec<Bytes>)> {
+pub(crate) fn frames(folder: &Path, number: u64, last: u64) -> io::Result<(u64, Vec<Bytes>)> {
     let segments = list(folder)?;
     let place = segments.partition_point(|(first, _)| *first <= number).checked_sub(1);
     let first = place.and_then(|place| segments.get(place)).map(|(first, _)| *first);
     let first = first.ok_or(io::ErrorKind::NotFound)?;
     let bytes = Bytes::from(fs::read(segment_path(folder, first))?);
-    let mut frames = Vec::new();
-    let parsed = Segment::parse(&bytes, first, |_, payload| {
-        frames.push(bytes.slice_ref(payload));
-        Ok(())
-    });
-    parsed.map_err(io::Error::other)?;
+    let frames = first_frames(&bytes, first, last).map_err(io::Error::other)?;
+    let frames: Vec<Bytes> = frames.into_iter().map(|frame| bytes.slice_ref(frame)).collect();
     if number - first < frames.len() as u64 { Ok((first, frames)) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
@@ -217,14 +214,18 @@ fn start(folder: &Path, segments: &[(u64, u64)], expected: &Expected) -> Result<
 fn has_header(path: &Path) -> io::Result<bool> {
     let mut bytes = Vec::new();
     File::open(path)?.take(HEADER_BYTES as u64).read_to_end(&mut bytes)?;
-    Ok(parse_header(&bytes).is_some())
+    Ok(Header::parse(&bytes).is_some())
 }
 
 /// Returns whether a crash in the rotation from `before` can have left the last segment.
 fn is_leftover(before: &Segment, first: u64, bytes: &[u8], expected: &Expected) -> bool {
     let is_rotating = before.ending.is_none() && before.is_torn_rotation && before.has_frames();
-    let written = header(before.last + 1, before.hasher.digest());
-    is_rotating && !expected.sealed.is_closed && first == before.last + 1 && is_left_of(bytes, &written)
+    let (first_left, previous) = (before.last + 1, before.hasher.digest());
+    let is_header = [Format::Single, Format::Batched].into_iter().any(|format| {
+        let written = Header { format, first: first_left, previous };
+        is_left_of(bytes, &written.encode())
+    });
+    is_rotating && !expected.sealed.is_closed && first == first_left && is_header
 }
 
 /// Returns whether all that is wrong between two segments is that others are missing.

@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -13,35 +13,36 @@ use tempfile::TempDir;
 use super::super::error::Damage;
 use super::super::seal::LogSeal;
 use super::read::segment_path;
-use super::segment::{HEADER_BYTES, Segment, encode_frame, header};
-use super::{AppendError, Expected, Found, Log, Options, ROOM_BYTES, look_at, read};
+use super::record::{HEADER_BYTES, Header, append_frame};
+use super::segment::Segment;
+use super::{AppendError, Expected, Format, Found, Log, Options, ROOM_BYTES, look_at, read};
+use faults::fail;
 
 mod damage;
+pub(super) mod faults;
 
 thread_local! {
-    /// After how many writes and syncs some fail, how many, and how.
-    static FAULT: Cell<(usize, usize, ErrorKind)> = const { Cell::new((usize::MAX, 0, ErrorKind::Other)) };
+    /// The format in which this test writes.
+    static FORMAT: Cell<Format> = const { Cell::new(Format::Single) };
 }
 
-/// Makes a write fail after a half of it, if it is to.
-pub(super) fn before_write(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-    before_sync().inspect_err(|_| file.write_all_at(&bytes[..bytes.len() / 2], at).expect("a half is written"))
+/// Segments of two frames.
+fn small() -> Options {
+    Options { segment_bytes: 100, format: FORMAT.get() }
 }
 
-/// Makes a sync fail, if it is to.
-pub(super) fn before_sync() -> io::Result<()> {
-    let (after, count, kind) = FAULT.get();
-    let is_failing = after == 0 && count > 0;
-    FAULT.set(if is_failing { (0, count - 1, kind) } else { (after.saturating_sub(1), count, kind) });
-    if is_failing { Err(kind.into()) } else { Ok(()) }
+/// Segments that are never full.
+fn large() -> Options {
+    Options { segment_bytes: 1 << 30, ..small() }
 }
 
-fn fail(after: usize, count: usize, kind: ErrorKind) {
-    FAULT.set((after, count, kind));
+/// How many bytes a frame has beside its payload.
+fn overhead() -> usize {
+    match FORMAT.get() {
+        Format::Single => 28,
+        Format::Batched => 36,
+    }
 }
-
-const SMALL: Options = Options { segment_bytes: 100 };
-const LARGE: Options = Options { segment_bytes: 1 << 30 };
 
 type Frames = Vec<(u64, Vec<u8>)>;
 
@@ -76,7 +77,7 @@ fn damages(folder: &Path, expected: &Expected) -> Vec<Damage> {
 
 fn open(folder: &Path, expected: &Expected) -> (Log, Frames) {
     let (found, frames) = intact(folder, expected);
-    (Log::open(folder, found, SMALL).expect("the log opens"), frames)
+    (Log::open(folder, found, small()).expect("the log opens"), frames)
 }
 
 fn payload(number: u64) -> Vec<u8> {
@@ -105,7 +106,7 @@ fn append(log: &mut Log, numbers: Range<u64>) {
 /// A log of frames from 1 to `last`, in segments of two frames.
 fn log_of(last: u64) -> (TempDir, Log) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut log = Log::create(folder.path(), 1, SMALL).expect("a log");
+    let mut log = Log::create(folder.path(), 1, small()).expect("a log");
     append(&mut log, 1..last + 1);
     (folder, log)
 }
@@ -158,9 +159,9 @@ impl Log {
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000), kept in 0..80_usize) {
-        let mut file = Vec::new();
-        encode_frame(&mut file, 1, b"payload").expect("a frame");
-        file.splice(..0, header(1, 0));
+        let (mut file, format) = (Vec::new(), FORMAT.get());
+        append_frame(&mut file, 1, (format == Format::Batched).then_some(0), b"payload").expect("a frame");
+        file.splice(..0, Header { format, first: 1, previous: 0 }.encode());
         file.truncate(kept);
         file.extend(&bytes);
         let mut count = 0;
@@ -182,7 +183,7 @@ proptest! {
         is_closed: bool,
     ) {
         let folder = tempfile::tempdir().expect("a folder");
-        let options = Options { segment_bytes };
+        let options = Options { segment_bytes, ..small() };
         let mut log = Log::create(folder.path(), 1, options).expect("a log");
         for (at, payload) in payloads.iter().enumerate() {
             log.append(payload).expect("a frame is appended");
@@ -204,7 +205,7 @@ proptest! {
 fn a_cut_at_any_byte_loses_only_the_frame_it_is_in() {
     for size in [0, 1, 40, 600, 1500, 4200] {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut log = Log::create(folder.path(), 1, LARGE).expect("a log");
+        let mut log = Log::create(folder.path(), 1, large()).expect("a log");
         append(&mut log, 1..3);
         let mut ends = vec![log.bytes()];
         for _ in 3..5 {
@@ -227,7 +228,7 @@ fn a_cut_at_any_byte_loses_only_the_frame_it_is_in() {
                 assert_eq!(found.torn.is_some(), !ends.contains(&cut));
                 assert!(!damages(copy.path(), &expected(1, last + 1)).is_empty());
                 if size < 600 || cut % 97 == 0 {
-                    let mut log = Log::open(copy.path(), found, SMALL).expect("it opens");
+                    let mut log = Log::open(copy.path(), found, small()).expect("it opens");
                     assert_eq!(log.append(b"next").expect("a frame"), last + 1);
                     assert_eq!(intact(copy.path(), &expected(1, last + 1)).1.len() as u64, last + 1);
                     copy = tempfile::tempdir().expect("a folder");
@@ -241,7 +242,7 @@ fn a_cut_at_any_byte_loses_only_the_frame_it_is_in() {
 fn small_frames_are_written_over_zeros_which_go_with_the_segment() {
     let folder = tempfile::tempdir().expect("a folder");
     let length = |path: &Path| path.metadata().expect("a file").len();
-    let mut log = Log::create(folder.path(), 1, LARGE).expect("a log");
+    let mut log = Log::create(folder.path(), 1, large()).expect("a log");
     append(&mut log, 1..2);
     let path = segment_path(folder.path(), 1);
     assert_eq!(length(&path), ROOM_BYTES);
@@ -309,7 +310,7 @@ fn a_failure_at_any_step_loses_nothing() {
 
 /// Writes a log, opens it twice, and closes it; stops at the first error.
 fn run(folder: &Path, acknowledged: &mut u64) -> Result<(), AppendError> {
-    let mut log = Log::create(folder, 1, SMALL).map_err(AppendError::Failed)?;
+    let mut log = Log::create(folder, 1, small()).map_err(AppendError::Failed)?;
     for is_closing in [true, false] {
         for _ in 0..5 {
             log.append(&payload(*acknowledged + 1)).inspect_err(|_| assert!(log.append(b"").is_err()))?;
@@ -319,7 +320,7 @@ fn run(folder: &Path, acknowledged: &mut u64) -> Result<(), AppendError> {
             log.close().map_err(AppendError::Failed)?;
         }
         let (found, _) = intact(folder, &expected(1, *acknowledged));
-        log = Log::open(folder, found, SMALL).map_err(AppendError::Failed)?;
+        log = Log::open(folder, found, small()).map_err(AppendError::Failed)?;
     }
     log.close().map(drop).map_err(AppendError::Failed)
 }
@@ -409,7 +410,7 @@ fn a_log_without_frames_goes_on_in_its_segment() {
     for is_closed in [false, true] {
         let parent = tempfile::tempdir().expect("a folder");
         let folder = parent.path().join("a/log");
-        let mut log = Log::create(&folder, 10, SMALL).expect("a log");
+        let mut log = Log::create(&folder, 10, small()).expect("a log");
         assert_eq!(fs::metadata(&folder).expect("a folder").permissions().mode() & 0o777, 0o700);
         for _ in 0..3 {
             if is_closed {
@@ -469,14 +470,14 @@ fn a_log_whose_cutting_back_ends_early_has_all_frames_up_to_some() {
 fn the_frames_of_a_segment_are_read_by_one_of_their_numbers() {
     let (folder, log) = log_of(7);
     for number in 1..=7 {
-        let (first, found) = super::read::frames(folder.path(), number).expect("they are read");
+        let (first, found) = super::read::frames(folder.path(), number, 7).expect("they are read");
         assert_eq!(first, log.segment_of(number));
         let found: Frames = (first..).zip(found.iter().map(|frame| frame.to_vec())).collect();
         assert!(found.iter().any(|(of, _)| *of == number));
         assert_eq!(found, frames(first..first + found.len() as u64));
     }
     for number in [0, 8] {
-        let missing = super::read::frames(folder.path(), number).expect_err("no segment has it");
+        let missing = super::read::frames(folder.path(), number, 7).expect_err("no segment has it");
         assert_eq!(missing.kind(), ErrorKind::NotFound, "{number}");
     }
 }

@@ -7,8 +7,9 @@ use tempfile::TempDir;
 
 use super::super::arbitrary;
 use super::super::directory::Directory;
-use super::super::log;
+use super::super::log::{self, Expected};
 use super::super::options::EmbeddedOptions;
+use super::super::seal::LogSeal;
 use super::*;
 use crate::clock::Timestamp;
 use crate::job::{Body, Job, JobId, JobSpec, State};
@@ -54,9 +55,11 @@ impl Running {
     fn end(self) -> Vec<usize> {
         let mut lengths = Vec::new();
         let folder = self.directory.path().join("log");
-        while let Ok((_, frames)) = log::frames(&folder, lengths.len() as u64 + 1) {
-            lengths.extend(frames.iter().map(|frame| frame.len()));
-        }
+        let read = log::read(&folder, &Expected { first: 1, sealed: LogSeal::default() }, |_, frame| {
+            lengths.push(frame.len());
+            Ok(())
+        });
+        assert!(read.is_ok(), "the log is intact");
         self.queue.close(StoreError::Unavailable("it ends".to_owned()));
         self.thread.join().expect("no panic");
         lengths

@@ -23,7 +23,7 @@ fn assert_flips_are_found(folder: &Path, expected: &Expected, written: &Frames) 
 }
 
 #[test]
-fn a_flipped_bit_loses_no_frame_silently() {
+pub(super) fn a_flipped_bit_loses_no_frame_silently() {
     let (folder, log) = log_of(7);
     assert_eq!(files(folder.path()).len(), 4);
     assert_flips_are_found(folder.path(), &expected(1, 0), &frames(1..8));
@@ -37,7 +37,7 @@ fn a_flipped_bit_loses_no_frame_silently() {
 }
 
 #[test]
-fn a_flipped_bit_in_the_room_for_frames_does_no_harm() {
+pub(super) fn a_flipped_bit_in_the_room_for_frames_does_no_harm() {
     let (folder, _log) = log_of(7);
     let path = &files(folder.path())[3];
     let (written, whole) = (content(path).len(), fs::read(path).expect("a segment is read"));
@@ -52,11 +52,11 @@ fn a_flipped_bit_in_the_room_for_frames_does_no_harm() {
 }
 
 #[test]
-fn a_flipped_bit_in_a_frame_is_found_though_the_next_is_torn() {
+pub(super) fn a_flipped_bit_in_a_frame_is_found_though_the_next_is_torn() {
     let (folder, _log) = log_of(6);
     let path = &files(folder.path())[2];
     let whole = content(path);
-    let at = 32 + 28 + payload(5).len();
+    let at = 32 + overhead() + payload(5).len();
     for cut in at + 1..whole.len() {
         for bit in 32 * 8..at * 8 {
             let mut flipped = whole[..cut].to_vec();
@@ -68,9 +68,9 @@ fn a_flipped_bit_in_a_frame_is_found_though_the_next_is_torn() {
 }
 
 #[test]
-fn a_flipped_length_or_marker_is_found_though_a_sector_is_zero() {
+pub(super) fn a_flipped_length_or_marker_is_found_though_a_sector_is_zero() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut log = Log::create(folder.path(), 1, LARGE).expect("a log");
+    let mut log = Log::create(folder.path(), 1, large()).expect("a log");
     log.append(&[0; 2000]).expect("a frame is appended");
     let path = segment_path(folder.path(), 1);
     let whole = content(&path);
@@ -85,7 +85,7 @@ fn a_flipped_length_or_marker_is_found_though_a_sector_is_zero() {
 }
 
 #[test]
-fn missing_empty_and_swapped_files_are_found() {
+pub(super) fn missing_empty_and_swapped_files_are_found() {
     for is_closed in [false, true] {
         let (folder, log) = log_of(7);
         if is_closed {
@@ -116,10 +116,10 @@ fn missing_empty_and_swapped_files_are_found() {
 }
 
 #[test]
-fn a_segment_of_another_log_is_found() {
+pub(super) fn a_segment_of_another_log_is_found() {
     let (folder, _log) = log_of(6);
     let other = tempfile::tempdir().expect("a folder");
-    let mut log = Log::create(other.path(), 1, SMALL).expect("a log");
+    let mut log = Log::create(other.path(), 1, small()).expect("a log");
     for _ in 0..6 {
         log.append(&[b'x'; 24]).expect("a frame is appended");
     }
@@ -128,7 +128,7 @@ fn a_segment_of_another_log_is_found() {
 }
 
 #[test]
-fn what_no_rotation_leaves_is_damage() {
+pub(super) fn what_no_rotation_leaves_is_damage() {
     let (folder, mut log) = log_of(4);
     let unfinished = content(&files(folder.path())[1]);
     append(&mut log, 5..6);
@@ -157,9 +157,9 @@ fn what_no_rotation_leaves_is_damage() {
 }
 
 #[test]
-fn a_hole_in_the_last_frame_is_torn_and_one_before_is_not() {
+pub(super) fn a_hole_in_the_last_frame_is_torn_and_one_before_is_not() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut log = Log::create(folder.path(), 1, LARGE).expect("a log");
+    let mut log = Log::create(folder.path(), 1, large()).expect("a log");
     let end = [1000, 3000].map(|size| {
         log.append(&vec![b'x'; size]).expect("a frame is appended");
         log.bytes() as usize
@@ -195,7 +195,7 @@ fn what_a_visitor_refuses_is_damage() {
 }
 
 #[test]
-fn a_log_that_is_closed_has_exactly_its_frames() {
+pub(super) fn a_log_that_is_closed_has_exactly_its_frames() {
     let (folder, log) = log_of(3);
     assert!(!damages(folder.path(), &closed(3)).is_empty());
     log.close().expect("it closes");
