@@ -9,6 +9,7 @@ use clap::Args;
 use tokio::time::timeout;
 
 use super::failure::Failure;
+use super::members::SETTLED;
 use super::output::{complain, print};
 use super::settings::Settings;
 use crate::clock::{Clock, SystemClock};
@@ -107,6 +108,7 @@ fn open(directory: &Path, cluster: String, member: u64) -> Result<EmbeddedStore,
         member,
         members: vec![member],
         tick: TICK,
+        settles_in: SETTLED,
         goes_on_alone: true,
         ..GroupOptions::default()
     };

@@ -15,6 +15,9 @@ use crate::store::embedded::GroupOptions;
 /// The time between two looks at whether the leader is silent; a member stands for election after ten to twenty.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How long all members must have known a version from which they cannot go back before they agree on it.
+pub(super) const SETTLED: Duration = Duration::from_secs(60 * 60);
+
 /// How many bytes of the log a member keeps for others that lag behind.
 const KEPT_LOG_BYTES: u64 = 256 << 20;
 
@@ -89,6 +92,7 @@ impl Members {
             member: self.map.member,
             members: self.map.addresses.keys().copied().collect(),
             tick: TICK,
+            settles_in: SETTLED,
             joins: self.joins,
             goes_on_alone: false,
             keeps_log_bytes: KEPT_LOG_BYTES,

@@ -98,19 +98,19 @@ pub(super) fn with_vote(
 }
 
 /// Returns the members with the version and the identity of the group, where all know these by now and it has not got
-/// them yet; `None` when there is nothing to agree on. `own` is the member that leads, and `fresh` an identity for a
-/// group without one.
+/// them yet; `None` when there is nothing to agree on. `own` is the member that leads in `term`, and `fresh` an
+/// identity for a group without one.
 pub(super) fn with_version(
     members: &Membership,
-    others: &Others,
-    (own, fresh): (u64, Identity),
+    others: &mut Others,
+    (own, term, fresh): (u64, u64, Identity),
     is_caught_up: impl Fn(u64) -> bool,
 ) -> Option<Membership> {
+    let (version, identity) = others.may_agree_on(members, (own, term), fresh)?;
     // One that takes nothing from this member, as one of another group does, does not come that far.
     if !members.seats.keys().all(|number| *number == own || is_caught_up(*number)) {
         return None;
     }
-    let (version, identity) = others.to_agree_on(members, own, fresh)?;
     Some(Membership { version, identity, ..members.clone() })
 }
 

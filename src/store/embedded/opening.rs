@@ -162,11 +162,12 @@ impl Engine {
                     sealed.identity = Some(Identity::random());
                     // Before anything else: whatever comes in between, the former group takes it for another one.
                     disk.write_group(sealed.clone()).map_err(failed("write the seal of"))?;
-                    members = Arc::new(Membership { seats, identity: sealed.identity, version: versions::OWN });
+                    members = Arc::new(Membership { seats, identity: sealed.identity, version: versions::UNDONE });
                 }
                 openings.write(&disk.directory).map_err(failed("write the openings of"))?;
                 let had = entries.last().map_or(last, |entry| Last { number: entry.index, term: entry.term });
-                let others = Others::of(&sealed, group.tick).opened_with(openings, had, vote.term);
+                let others = Others::of(&sealed, group.tick).settles_in(group.settles_in);
+                let others = others.opened_with(openings, had, vote.term);
                 exchange.meet(others, founded, &members);
                 exchange.agree(&members);
                 let (snapshot, members_then) = (Arc::clone(&published.view.snapshot), Arc::clone(&members));

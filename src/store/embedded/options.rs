@@ -50,6 +50,8 @@ pub struct GroupOptions {
     pub receive_bytes_per_second: Option<u64>,
     /// The time between two looks at whether the leader is silent. A member stands for election after ten to twenty.
     pub tick: Duration,
+    /// How long all members must have known a version from which the group cannot go back before they agree on it.
+    pub settles_in: Duration,
 }
 
 impl Default for EmbeddedOptions {

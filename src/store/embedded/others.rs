@@ -18,7 +18,7 @@ use super::kept::Last;
 use super::opened::{Acknowledged, OpeningsFile};
 use super::openings::Openings;
 use super::seal::SealedGroup;
-use super::versions;
+use super::versions::{self, Settling};
 use super::words::{Directories, Hello, Opened, Said, WentBack, Word};
 use crate::store::{Heard, Hindrance, Identity, Membership};
 
@@ -48,6 +48,7 @@ pub(super) struct Others {
     /// The numbers of the members, once this member knows them, and the version of the group.
     seated: BTreeSet<u64>,
     version: u32,
+    settling: Settling,
     /// The directories of the others, as they were heard first or agreed on. Also of those that are no members any
     /// more: after a restart, the members may be those of earlier for a while.
     known: BTreeMap<u64, u64>,
@@ -73,6 +74,7 @@ impl Others {
             openings: Openings::default(),
             seated: BTreeSet::new(),
             version: 0,
+            settling: Settling::default(),
             known: group.known.clone(),
             heard: BTreeMap::new(),
             plain: BTreeMap::new(),
@@ -83,6 +85,12 @@ impl Others {
     /// Takes over how the directory was opened, as in [`Openings::of`].
     pub(super) fn opened_with(mut self, file: OpeningsFile, last: Last, term: u64) -> Self {
         self.openings = Openings::of(self.directory, file, last, term);
+        self
+    }
+
+    /// Lets a version from which the group cannot go back be agreed on once all have known it for so long.
+    pub(super) fn settles_in(mut self, needed: Duration) -> Self {
+        self.settling = Settling::of(needed);
         self
     }
 
@@ -409,16 +417,16 @@ impl Others {
     }
 
     /// Returns the version and the identity that the group of these members is to have, where all of them know it and
-    /// it has not; `own` is the member that leads, and `fresh` an identity for a group without one.
-    pub(super) fn to_agree_on(
-        &self,
+    /// it has not; `own` is the member that leads in `term`, and `fresh` an identity for a group without one.
+    pub(super) fn may_agree_on(
+        &mut self,
         members: &Membership,
-        own: u64,
+        (own, term): (u64, u64),
         fresh: Identity,
     ) -> Option<(u32, Option<Identity>)> {
         let others = || members.seats.keys().copied().filter(|number| *number != own);
         let heard = others().map(|number| self.lately(number).map_or(0, |hello| hello.knows));
-        let version = heard.fold(versions::OWN, u32::min);
+        let version = self.settling.agreeable(heard.fold(versions::OWN, u32::min), term);
         let is_new = version > members.version || members.identity.is_none();
         if !is_new || version < versions::IDENTITY {
             return None;

@@ -176,8 +176,9 @@ impl Engine {
         if !self.leads(member) {
             return Ok(());
         }
+        let term = member.position().term;
         let next = exchange.others(|others| {
-            let (members, own) = (member.members(), (exchange.number(), Identity::random()));
+            let (members, own) = (member.members(), (exchange.number(), term, Identity::random()));
             changing::with_vote(members, others, |number| member.is_caught_up(number))
                 .or_else(|| changing::with_version(members, others, own, |number| member.is_caught_up(number)))
         });

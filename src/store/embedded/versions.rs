@@ -17,10 +17,17 @@
 //! A member with version 2 reads the members of version 3, and leaves out what it does not know: a group all of whose
 //! members went back to version 2 may have forgotten its version and, but for their seals, its identity. Once all know
 //! version 3 again, they are agreed on again. What members have acknowledged stands beside them in the same entries,
-//! and versions before 4 leave it out as well.
+//! and versions before 4 leave it out as well. So a group can go back as long as its version is at most [`UNDONE`].
+//!
+//! A later one is agreed on only once all members have known it for a while, and its group cannot go back from it.
+
+use std::time::{Duration, Instant};
 
 /// The version that this one knows.
 pub(super) const OWN: u32 = 5;
+
+/// The last version from which a group can go back.
+pub(super) const UNDONE: u32 = 4;
 
 /// The version from which on members can be changed.
 pub(super) const CHANGES: u32 = 2;
@@ -33,3 +40,47 @@ pub(super) const OPENINGS: u32 = 4;
 
 /// The version from which on entries that come together are synced together in the log.
 pub(super) const BATCHES: u32 = 5;
+
+/// In which term, and since when, a leader has heard that all members know a version from which their group cannot go
+/// back.
+#[derive(Debug, Default)]
+pub(super) struct Settling {
+    /// How long they must have known it.
+    needed: Duration,
+    since: Option<(u64, Instant)>,
+}
+
+impl Settling {
+    pub(super) fn of(needed: Duration) -> Self {
+        Self { needed, since: None }
+    }
+
+    /// Returns the version that may be agreed on where all members know this one, as the leader of a term hears.
+    pub(super) fn agreeable(&mut self, known: u32, term: u64) -> u32 {
+        // Between two terms of a leader another one heard them, or nobody.
+        self.since = self.since.filter(|(of, _)| *of == term && known > UNDONE);
+        if known <= UNDONE {
+            return known;
+        }
+        let (_, since) = *self.since.get_or_insert_with(|| (term, Instant::now()));
+        if since.elapsed() >= self.needed { known } else { UNDONE }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_that_cannot_be_undone_waits_until_all_have_known_it_for_a_while() {
+        let mut settling = Settling::of(Duration::from_secs(3_600));
+        let agreed = [3, UNDONE, UNDONE + 1, OWN].map(|known| settling.agreeable(known, 7));
+        assert_eq!(agreed, [3, UNDONE, UNDONE, UNDONE]);
+        let begun = settling.since;
+        assert_eq!((settling.agreeable(OWN, 7), settling.since), (UNDONE, begun));
+        assert_eq!(settling.agreeable(OWN, 9), UNDONE);
+        assert_ne!(settling.since, begun, "another one has led in between");
+        assert_eq!((settling.agreeable(0, 9), settling.since), (0, None), "one of them was not heard of");
+        assert_eq!(Settling::default().agreeable(OWN, 1), OWN);
+    }
+}

@@ -211,8 +211,8 @@ impl Node {
         }
         drop(files);
         if running.leads() {
-            let (members, others) = (running.member.members(), &running.others);
-            let own = (self.number, world.identity());
+            let (members, others) = (running.member.members(), &mut running.others);
+            let own = (self.number, running.member.position().term, world.identity());
             let is_caught_up = |number| running.member.is_caught_up(number);
             let next = changing::with_vote(members, others, is_caught_up)
                 .or_else(|| changing::with_version(members, others, own, is_caught_up));
