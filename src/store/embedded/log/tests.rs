@@ -20,6 +20,7 @@ use faults::fail;
 
 mod damage;
 pub(super) mod faults;
+mod formats;
 
 thread_local! {
     /// The format in which this test writes.
