@@ -21,6 +21,7 @@ use faults::fail;
 mod damage;
 pub(super) mod faults;
 mod formats;
+mod power;
 
 thread_local! {
     /// The format in which this test writes.
