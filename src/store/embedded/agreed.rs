@@ -5,7 +5,7 @@ use std::mem;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::group::{Committed, Position};
+use super::progress::{Committed, Position};
 
 /// What the group has committed and is not shown yet.
 #[derive(Default)]

@@ -7,17 +7,14 @@ use raft::eraftpb::Message;
 
 use super::disk::Disk;
 use super::exchange::Exchange;
-use super::group::Durable;
 use super::log::{AppendError, Log};
+use super::progress::{Durable, Entries};
 use super::seal::Vote;
 
-/// The log, and the vote in the seal, with the way to the other members.
+/// The vote in the seal, with the way to the other members.
 pub(super) struct OnDisk<'e> {
     pub(super) disk: &'e Disk,
-    pub(super) log: MutexGuard<'e, Log>,
     pub(super) exchange: Option<&'e Exchange>,
-    /// The number of the last entry that was applied.
-    pub(super) applied: u64,
 }
 
 impl Durable for OnDisk<'_> {
@@ -25,6 +22,21 @@ impl Durable for OnDisk<'_> {
         self.disk.write_vote(vote)
     }
 
+    fn send(&mut self, messages: Vec<Message>) {
+        if let Some(exchange) = self.exchange {
+            exchange.send(messages);
+        }
+    }
+}
+
+/// The log, which is locked.
+pub(super) struct OnLog<'e> {
+    pub(super) log: MutexGuard<'e, Log>,
+    /// The number of the last entry that was applied.
+    pub(super) applied: u64,
+}
+
+impl Entries for OnLog<'_> {
     fn write(&mut self, number: u64, frame: &[u8]) -> Result<(), AppendError> {
         if number <= self.log.last() {
             if number <= self.applied {
@@ -44,11 +56,5 @@ impl Durable for OnDisk<'_> {
 
     fn sync(&mut self) -> io::Result<()> {
         self.log.sync()
-    }
-
-    fn send(&mut self, messages: Vec<Message>) {
-        if let Some(exchange) = self.exchange {
-            exchange.send(messages);
-        }
     }
 }

@@ -15,18 +15,20 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use super::agreed::Agreed;
 use super::block::Block;
 use super::disk::Disk;
-use super::durable::OnDisk;
 use super::entry::{self, Entry};
 use super::exchange::Exchange;
-use super::group::{Committed, Member, ProposeError};
-use super::kept::{Last, term_of};
+use super::group::{Member, ProposeError};
+use super::kept::Last;
 use super::log::{AppendError, Log};
 use super::machine::{Applied, Batch, Command, Effects, Heads, Outcomes, Row};
+use super::mailbox::Mailbox;
 use super::offer::Flushed;
+use super::progress::Committed;
 use super::reader::Reader;
 use super::seal::LogSeal;
 use super::state::{FlushLimits, Published};
 use super::unflushed::Flush;
+use super::unwritten;
 use crate::job::{Job, JobId, ScheduleId};
 use crate::store::{Record, RecordKey, StoreError, StoredSchedule, Versioned, WriteError};
 
@@ -36,6 +38,10 @@ pub(super) struct Engine {
     pub(super) disk: Disk,
     pub(super) log: Mutex<Log>,
     pub(super) member: Mutex<Member>,
+    /// The entries of the member that are to be written to the log.
+    pub(super) unwritten: unwritten::Queue,
+    /// Filled when the member needs entries that are to be read from the log.
+    pub(super) to_read: Mailbox<()>,
     /// The mailbox of the member; `None` in a group of one.
     pub(super) exchange: Option<Arc<Exchange>>,
     pub(super) agreed: Agreed,
@@ -48,7 +54,7 @@ pub(super) struct Engine {
     /// The number of the first entry that the log has.
     first: Arc<AtomicU64>,
     /// Whether there was no room for the last entry.
-    is_out_of_room: AtomicBool,
+    pub(super) is_out_of_room: AtomicBool,
     turn: Mutex<()>,
     limits: FlushLimits,
     /// What a crash has cut short at the end of the log, and opening has cut off.
@@ -77,6 +83,7 @@ impl Engine {
     ) -> Self {
         let (published, log, member) = (RwLock::new(published), Mutex::new(log), Mutex::new(member));
         let (agreed, turn) = (Agreed::default(), Mutex::new(()));
+        let (unwritten, to_read) = (unwritten::Queue::default(), Mailbox::new(1));
         let (gives_way, is_out_of_room) = (AtomicBool::new(false), AtomicBool::new(false));
         let (ticks, noted) = (AtomicU64::new(0), AtomicU64::new(0));
         Self {
@@ -84,6 +91,8 @@ impl Engine {
             disk,
             log,
             member,
+            unwritten,
+            to_read,
             exchange,
             agreed,
             gives_way,
@@ -103,17 +112,11 @@ impl Engine {
     /// # Errors
     /// [`AppendError`] when it is not durable.
     pub(super) fn begin_term(&self) -> Result<(), AppendError> {
-        let progress = self.member.lock().campaign(&mut self.durable())?;
-        for Committed { number, frame, .. } in progress.committed {
+        for Committed { number, frame, .. } in self.campaign()? {
             let replayed = replay(&self.disk, &mut self.published.write(), number, &frame);
             replayed.map_err(|why| AppendError::Failed(io::Error::other(why)))?;
         }
         Ok(())
-    }
-
-    pub(super) fn durable(&self) -> OnDisk<'_> {
-        let applied = self.applied().0;
-        OnDisk { disk: &self.disk, log: self.log.lock(), exchange: self.exchange.as_deref(), applied }
     }
 
     /// Waits for a lock that is held from when a batch is begun until all that were decided are shown, or dropped: what
@@ -164,32 +167,6 @@ impl Engine {
         let appended = self.try_append(entry);
         metrics::histogram!("leasehold_store_sync_duration_seconds").record(begun.elapsed());
         appended
-    }
-
-    fn try_append(&self, entry: Vec<u8>) -> Result<u64, CommitError> {
-        let term = term_of(&entry).map_err(|why| CommitError::Failed(self.disk.stopped(io::Error::other(why))))?;
-        let mut member = self.member.lock();
-        if self.gives_way.load(Ordering::Acquire) {
-            return Err(self.not_written(ProposeError::Deposed));
-        }
-        let proposal = self.exchange.as_ref().map(|exchange| exchange.asked.lock().proposes());
-        let proposed = member.propose(term, entry, &mut self.durable());
-        let (number, progress) = proposed.map_err(|error| self.not_written(error))?;
-        self.is_out_of_room.store(false, Ordering::Relaxed);
-        self.agreed.propose(number, term);
-        self.hand_on(&member, progress);
-        drop(member);
-        match self.agreed.is_committed() {
-            true => {
-                if let (Some(exchange), Some(proposal)) = (&self.exchange, proposal) {
-                    exchange.asked.lock().has_committed(proposal, term);
-                }
-                Ok(number)
-            }
-            false => Err(CommitError::Lost(StoreError::Unavailable(
-                "another member leads since, and what was not agreed on by then may be lost".to_owned(),
-            ))),
-        }
     }
 
     /// Shows a batch to readers that is durable as the entry `number`, in so many bytes.
@@ -273,7 +250,7 @@ impl Engine {
         Ok(())
     }
 
-    fn not_written(&self, error: ProposeError) -> CommitError {
+    pub(super) fn not_written(&self, error: ProposeError) -> CommitError {
         match error {
             ProposeError::Deposed | ProposeError::Changing => {
                 CommitError::Refused(StoreError::NotLeading(error.to_string()))

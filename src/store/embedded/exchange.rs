@@ -13,12 +13,13 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::asked::{Asked, Caller};
 use super::error::closed;
-use super::group::{Position, Successor};
+use super::group::Successor;
 use super::mailbox::Mailbox;
 use super::message;
 use super::offer::Offers;
 use super::options::GroupOptions;
 use super::others::{Others, Way};
+use super::progress::Position;
 use super::words::{self, Ask, Offer, Piece, Word};
 use crate::clock::Timestamp;
 use crate::store::waiting::Waiting;
@@ -213,6 +214,11 @@ impl Exchange {
     /// Returns the members that the group was founded with.
     pub(super) fn founded(&self) -> Arc<Membership> {
         Arc::clone(&self.founded.lock())
+    }
+
+    /// Returns the members as they are.
+    pub(super) fn agreed(&self) -> Arc<Membership> {
+        Arc::clone(&self.members.borrow())
     }
 
     /// Takes note of the members as they are from now on.

@@ -10,11 +10,10 @@
 //! committed, and so was what the log of a group of one has. In a larger group the leader says it, but for the changes
 //! of members before the last one in the log: a member must not count votes among members of long ago.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use raft::eraftpb::{
     ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType, HardState, Message, MessageType,
 };
@@ -22,11 +21,11 @@ use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
 use slog::Logger;
 
 use super::entry::{self, encode_members};
-use super::kept::{Earlier, Kept, Last, certainly_committed, data_of, group_of, typed};
+use super::kept::{Chunk, Earlier, Kept, Last, certainly_committed, data_of, frame_of, group_of, typed};
 use super::log::AppendError;
 use super::opened::Acknowledged;
+use super::progress::{Committed, Durable, Entries, Position, Progress, Unwritten};
 use super::seal::Vote;
-use super::stored;
 use crate::store::{Membership, Role};
 
 /// This member, which is alone in its group.
@@ -44,53 +43,6 @@ const MESSAGE_BYTES: u64 = 1 << 20;
 /// The most messages with entries that are sent to a member before it has answered: with the bytes of each fewer than
 /// may wait on their way.
 const MESSAGES_AHEAD: usize = 16;
-
-/// What a member must not forget, and its way to the others.
-pub(super) trait Durable {
-    /// Writes what the member has voted, durably.
-    fn write_vote(&mut self, vote: Vote) -> io::Result<()>;
-
-    /// Writes an entry in the place of all that the log has from this number on. It is durable after the next `sync`.
-    fn write(&mut self, number: u64, frame: &[u8]) -> Result<(), AppendError>;
-
-    /// Makes what was written durable.
-    fn sync(&mut self) -> io::Result<()>;
-
-    /// Sends messages to other members.
-    fn send(&mut self, messages: Vec<Message>);
-}
-
-/// An entry that the group has committed, and that is to be applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Committed {
-    pub(super) number: u64,
-    pub(super) term: u64,
-    pub(super) frame: Bytes,
-}
-
-/// What has come of what a member did.
-#[derive(Debug, Default)]
-pub(super) struct Progress {
-    /// The entries that are committed with it, in order.
-    pub(super) committed: Vec<Committed>,
-    /// Until which round of questions most members have said that this one led, and the number of the last entry that
-    /// was committed when that round began.
-    pub(super) confirmed: Option<(u64, u64)>,
-    /// What members have acknowledged, as these entries say.
-    pub(super) acknowledged: Vec<BTreeMap<u64, Acknowledged>>,
-}
-
-/// Where a member stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Position {
-    pub(super) term: u64,
-    /// The member that leads in this term; `None` while that is not known.
-    pub(super) leader: Option<u64>,
-    pub(super) is_leader: bool,
-    /// The number of the last entry that is known to be committed.
-    pub(super) committed: u64,
-    pub(super) role: Role,
-}
 
 /// How far a member may lag behind to be given a vote, in entries.
 const NEARLY: u64 = 1_000;
@@ -126,6 +78,11 @@ pub(super) struct Member {
     /// Whether it takes part in elections, and whether it may stand for one.
     takes_part: bool,
     stands: bool,
+    /// The last step with entries, and the last one that is durable.
+    begun: u64,
+    durable: u64,
+    /// What it says to have written, by the steps that are to be durable before.
+    unsent: VecDeque<(u64, Vec<Message>)>,
 }
 
 impl Member {
@@ -141,7 +98,7 @@ impl Member {
         vote: Vote,
         applied: Last,
         entries: Vec<Entry>,
-        earlier: Option<Box<dyn Earlier>>,
+        earlier: Option<Arc<dyn Earlier>>,
     ) -> Result<Self, AppendError> {
         let commit = applied.number.max(certainly_committed(&entries));
         let hard = HardState { term: vote.term, vote: vote.member, commit, ..HardState::default() };
@@ -158,7 +115,8 @@ impl Member {
             ..Config::default()
         };
         let node = RawNode::new(&config, kept, &Logger::root(slog::Discard, slog::o!())).map_err(failed)?;
-        Ok(Self { node, members, unchanged_to: 0, takes_part: true, stands: true })
+        let (begun, durable, unsent) = (0, 0, VecDeque::new());
+        Ok(Self { node, members, unchanged_to: 0, takes_part: true, stands: true, begun, durable, unsent })
     }
 
     /// Lets the member go on alone, whatever its log says of other members.
@@ -204,18 +162,18 @@ impl Member {
         raft.state == StateRole::Leader && raft.prs().conf().voters().contains(raft.id)
     }
 
-    /// Stands for election to the leader of the next term. Returns what is committed with that: in a group of one, the
-    /// entry that begins the term.
+    /// Stands for election to the leader of the next term. In a group of one it leads with that, and the entry that
+    /// begins the term is to be written.
     ///
     /// # Errors
     /// [`AppendError`] when what must be durable is not. Then this member must not be used any more.
     pub(super) fn campaign(&mut self, durable: &mut impl Durable) -> Result<Progress, AppendError> {
         self.node.campaign().map_err(failed)?;
-        self.advance(None, durable)
+        self.advance(durable)
     }
 
-    /// Proposes an entry, which begins with its `term`. Returns its number, and what is committed with that: in a group
-    /// of one, that entry.
+    /// Proposes an entry, which begins with its `term`. The log has all entries that this member has. Returns its
+    /// number. It is written, and is to be synced.
     ///
     /// # Errors
     /// [`ProposeError::Deposed`], or [`AppendError::Full`] when there was no room for it: then nothing was proposed.
@@ -224,27 +182,36 @@ impl Member {
         &mut self,
         term: u64,
         frame: Vec<u8>,
+        log: &mut impl Entries,
         durable: &mut impl Durable,
     ) -> Result<(u64, Progress), ProposeError> {
-        let raft = &self.node.raft;
-        if !self.leads() || raft.term != term || raft.lead_transferee.is_some() {
+        if !self.may_propose(term) {
             return Err(ProposeError::Deposed);
         }
         // Before it is proposed: the library knows no entry that was not written for want of room.
-        let number = raft.raft_log.last_index() + 1;
-        durable.write(number, &frame)?;
-        let (entry_type, data) = typed(frame.into());
-        let entry = Entry { entry_type, data, ..Entry::default() };
-        let proposal = Message { msg_type: MessageType::MsgPropose, from: raft.id, ..Message::default() };
-        let proposal = Message { entries: vec![entry].into(), ..proposal };
-        self.node.raft.step(proposal).map_err(failed)?;
-        Ok((number, self.advance(Some(number), durable)?))
+        let number = self.last() + 1;
+        log.write(number, &frame)?;
+        self.step_proposal(frame)?;
+        Ok((number, self.proceed(Some(number), durable)?))
     }
 
-    /// Proposes other members, of which at most one is not as it was. Returns the number of the entry.
+    fn may_propose(&self, term: u64) -> bool {
+        let raft = &self.node.raft;
+        self.leads() && raft.term == term && raft.lead_transferee.is_none()
+    }
+
+    fn step_proposal(&mut self, frame: Vec<u8>) -> Result<(), AppendError> {
+        let (entry_type, data) = typed(frame.into());
+        let entry = Entry { entry_type, data, ..Entry::default() };
+        let proposal = Message { msg_type: MessageType::MsgPropose, from: self.node.raft.id, ..Message::default() };
+        self.node.raft.step(Message { entries: vec![entry].into(), ..proposal }).map_err(failed)
+    }
+
+    /// Proposes other members, of which at most one is not as it was. Returns the number of the entry, which is to be
+    /// written.
     ///
     /// # Errors
-    /// Those of [`propose`](Self::propose), or [`ProposeError::Changing`].
+    /// [`ProposeError::Deposed`] or [`ProposeError::Changing`]; after any other this member must not be used any more.
     pub(super) fn propose_members(
         &mut self,
         members: &Membership,
@@ -276,8 +243,12 @@ impl Member {
             return Err(ProposeError::Changing);
         }
         let term = self.node.raft.term;
-        let frame = encode_members(term, members, acknowledged).map_err(|error| failed(error.0))?;
-        self.propose(term, frame, durable)
+        if !self.may_propose(term) {
+            return Err(ProposeError::Deposed);
+        }
+        let number = self.last() + 1;
+        self.step_proposal(encode_members(term, members, acknowledged).map_err(|error| failed(error.0))?)?;
+        Ok((number, self.advance(durable)?))
     }
 
     /// Returns the last entry up to `most` that a member has acknowledged in the term in which this one leads, with the
@@ -360,7 +331,9 @@ impl Member {
         }
         let raft = &mut self.node.raft;
         let is_over = raft.election_elapsed + 1 >= raft.election_timeout();
-        if !self.stands && is_over && raft.state != StateRole::Leader {
+        // The library takes one that stands for election to have written all that it has.
+        let may_stand = self.stands && self.begun <= self.durable;
+        if !may_stand && is_over && raft.state != StateRole::Leader {
             // It has not heard of its leader for long enough to vote for another one.
             raft.election_elapsed = raft.election_timeout();
             return;
@@ -375,7 +348,7 @@ impl Member {
         // are of use: it may be the only one to say that it is.
         let is_of_use = match message.msg_type {
             MessageType::MsgUnreachable => false,
-            MessageType::MsgTimeoutNow => self.stands,
+            MessageType::MsgTimeoutNow => self.stands && self.begun <= self.durable,
             // A member is asked to vote only once it has something of the log. One that joins, and was told nothing of
             // its group yet, cannot tell those that have lost their directories and found the group again.
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote => {
@@ -421,15 +394,57 @@ impl Member {
         others.max_by_key(|(_, progress)| (progress.recent_active, progress.matched)).map(|(id, _)| *id)
     }
 
-    /// Does what there is to do. The entry `written` is written and not synced.
+    /// Does what there is to do, but for what is to be written first.
     ///
     /// # Errors
     /// [`AppendError`] when what must be durable is not. Then this member must not be used any more.
-    pub(super) fn advance(
+    pub(super) fn advance(&mut self, durable: &mut impl Durable) -> Result<Progress, AppendError> {
+        self.proceed(None, durable)
+    }
+
+    /// Goes on once what was to be written is durable, up to this step.
+    ///
+    /// # Errors
+    /// The errors of [`advance`](Self::advance).
+    pub(super) fn has_written(&mut self, step: u64, durable: &mut impl Durable) -> Result<Progress, AppendError> {
+        self.durable = self.durable.max(step);
+        let is_all = self.begun <= self.durable;
+        while let Some((_, messages)) = self.unsent.pop_front_if(|(of, _)| is_all || *of <= step) {
+            durable.send(messages);
+        }
+        self.node.on_persist_ready(step);
+        self.advance(durable)
+    }
+
+    /// Returns the first entry that is to be read from the log for a member that lags, and up to which entry the log
+    /// stays as it is.
+    pub(super) fn to_read(&self) -> Option<(u64, u64)> {
+        self.node.store().wanted()
+    }
+
+    /// Returns what reads the log.
+    pub(super) fn earlier(&self) -> Option<Arc<dyn Earlier>> {
+        self.node.store().reads_from()
+    }
+
+    /// Goes on with what was read from the log for the entry `number`.
+    ///
+    /// # Errors
+    /// The errors of [`advance`](Self::advance).
+    pub(super) fn has_read(
         &mut self,
-        written: Option<u64>,
+        number: u64,
+        read: io::Result<Chunk>,
         durable: &mut impl Durable,
     ) -> Result<Progress, AppendError> {
+        for context in self.node.mut_store().has_read(number, read) {
+            self.node.on_entries_fetched(context);
+        }
+        self.advance(durable)
+    }
+
+    /// Does what there is to do. The entry `written` is written and not synced.
+    fn proceed(&mut self, written: Option<u64>, durable: &mut impl Durable) -> Result<Progress, AppendError> {
         let mut progress = Progress::default();
         self.node.mut_store().sent();
         while self.node.has_ready() {
@@ -448,19 +463,21 @@ impl Member {
                 }
                 kept.hard = hard.clone();
             }
-            let entries = ready.take_entries();
-            for entry in entries.iter().filter(|entry| written != Some(entry.index)) {
-                durable.write(entry.index, &frame_of(entry)?)?;
-            }
+            let (step, entries) = (ready.number(), ready.take_entries());
             if !entries.is_empty() {
-                durable.sync().map_err(AppendError::Failed)?;
+                let unwritten = entries.iter().filter(|entry| written != Some(entry.index));
+                let unwritten = unwritten.map(|entry| Ok((entry.index, frame_of(entry)?)));
+                let unwritten = Unwritten { entries: unwritten.collect::<Result<_, AppendError>>()?, step };
+                progress.unwritten.get_or_insert_default().extend(unwritten);
+                self.begun = step;
                 self.node.mut_store().put(entries);
             }
-            durable.send(ready.take_persisted_messages());
-            let mut newly = ready.take_committed_entries();
-            let mut light = self.node.advance(ready);
-            durable.send(light.take_messages());
-            newly.extend(light.take_committed_entries());
+            let (messages, newly) = (ready.take_persisted_messages(), ready.take_committed_entries());
+            self.node.advance_append_async(ready);
+            self.send_of_follower(step, messages, durable);
+            if self.begun <= self.durable {
+                self.node.on_persist_ready(step);
+            }
             for entry in newly {
                 if entry.entry_type == EntryType::EntryConfChange && entry.index > self.unchanged_to {
                     let said = entry::Entry::decode(&data_of(&entry)).map_err(failed)?;
@@ -474,16 +491,19 @@ impl Member {
         }
         Ok(progress)
     }
-}
 
-/// Returns the frame of an entry.
-fn frame_of(entry: &Entry) -> Result<Bytes, AppendError> {
-    if !entry.data.is_empty() {
-        return Ok(data_of(entry));
+    /// Sends what one says that does not lead. Only what it says to have written waits until that is durable: its vote
+    /// is, and the leader hears that it is there.
+    fn send_of_follower(&mut self, step: u64, messages: Vec<Message>, durable: &mut impl Durable) {
+        let is_written = self.begun <= self.durable;
+        let says_written = |message: &Message| message.msg_type == MessageType::MsgAppendResponse;
+        let (later, now): (Vec<_>, Vec<_>) =
+            messages.into_iter().partition(|message| !is_written && says_written(message));
+        durable.send(now);
+        if !later.is_empty() {
+            self.unsent.push_back((step, later));
+        }
     }
-    let mut frame = Vec::new();
-    stored::append(&entry.term, &mut frame).map_err(|error| failed(error.0))?;
-    Ok(frame.into())
 }
 
 fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> AppendError {

@@ -1,6 +1,6 @@
 //! What of the log the library of [`super::group`] reads again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +11,7 @@ use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot, SnapshotMe
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
 pub(super) use super::last::Last;
+use super::log::AppendError;
 use super::{entry, stored};
 use crate::store::Membership;
 
@@ -32,9 +33,9 @@ pub(super) trait Earlier: Send + Sync {
     /// Returns the number of the first entry that the log has.
     fn first(&self) -> u64;
 
-    /// Reads the entry `number` and some that follow it: the number of the first that is returned, which may be before
-    /// that one, and their frames.
-    fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)>;
+    /// Reads the entry `number` and some that follow it up to `last`: the number of the first that is returned, which
+    /// may be before `number`, and their frames. What is behind `last` may change meanwhile.
+    fn frames(&self, number: u64, last: u64) -> io::Result<(u64, Vec<Bytes>)>;
 
     /// Offers a member that lacks entries which the log has no more, or that are too long to be sent, the state as of a
     /// later one, which has at least the entry `at_least`; `None` when there is none to offer yet.
@@ -101,6 +102,16 @@ pub(super) fn certainly_committed(entries: &[Entry]) -> u64 {
     changes.map(|entry| entry.index).nth(1).unwrap_or(0)
 }
 
+/// Returns the frame of an entry.
+pub(super) fn frame_of(entry: &Entry) -> Result<Bytes, AppendError> {
+    if !entry.data.is_empty() {
+        return Ok(data_of(entry));
+    }
+    let mut frame = Vec::new();
+    stored::append(&entry.term, &mut frame).map_err(|error| AppendError::Failed(io::Error::other(error.0)))?;
+    Ok(frame.into())
+}
+
 /// Returns the term with which a frame begins.
 ///
 /// # Errors
@@ -124,14 +135,57 @@ pub(super) struct Kept {
     /// The bytes of those of them that were handed out to be applied, and the number of the last of these.
     applied_bytes: usize,
     applied: u64,
-    earlier: Option<Box<dyn Earlier>>,
-    /// The entries that were read from the log last.
-    read: Mutex<VecDeque<Entry>>,
+    earlier: Option<Arc<dyn Earlier>>,
+    /// What was read from the log last.
+    read: Chunk,
+    /// The entries that are to be read from it next, and for what the library needs them.
+    wanted: Mutex<BTreeMap<u64, GetEntriesContext>>,
     /// The entries that were handed out to be sent since [`sent`](Self::sent).
     burst: Mutex<Burst>,
     /// The number of the last entry that cannot be sent: it is too long, or cannot be read. Whoever lacks entries needs
     /// a state that has it.
     unsendable: AtomicU64,
+}
+
+/// Entries that were read from the log, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    entries: VecDeque<Entry>,
+    /// The entry before them, if the log has it.
+    before: Option<Last>,
+}
+
+impl Chunk {
+    /// Returns the place of an entry in it.
+    fn place(&self, number: u64) -> Option<usize> {
+        let place = usize::try_from(number.checked_sub(self.entries.front()?.index)?).ok()?;
+        (place < self.entries.len()).then_some(place)
+    }
+
+    fn term(&self, number: u64) -> Option<u64> {
+        let before = self.before.filter(|before| before.number == number).map(|before| before.term);
+        before.or_else(|| self.entries.get(self.place(number)?).map(|entry| entry.term))
+    }
+}
+
+/// The most that is taken of many entries.
+#[derive(Clone, Copy)]
+struct Most {
+    count: usize,
+    bytes: u64,
+}
+
+impl Most {
+    /// Returns the first of these, at least one, and of their data not much more than so many bytes.
+    fn of<'e>(self, entries: impl Iterator<Item = &'e Entry>) -> Vec<Entry> {
+        let mut bytes = 0;
+        let mut has_room = |entry: &&Entry| {
+            let had_room = bytes <= self.bytes;
+            bytes += entry.data.len() as u64;
+            had_room
+        };
+        entries.take(self.count).take_while(|entry| has_room(entry)).cloned().collect()
+    }
 }
 
 /// Entries that are sent one after the other, to the same member.
@@ -148,16 +202,16 @@ impl Kept {
         group: ConfState,
         before: Last,
         entries: Vec<Entry>,
-        earlier: Option<Box<dyn Earlier>>,
+        earlier: Option<Arc<dyn Earlier>>,
     ) -> Self {
-        let (applied, entries) = (before.number, entries.into());
-        let (read, burst, unsendable) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
-        Self { hard, group, before, entries, applied_bytes: 0, applied, earlier, read, burst, unsendable }
+        let (applied, entries, read) = (before.number, entries.into(), Chunk::default());
+        let (wanted, burst, unsendable) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        Self { hard, group, before, entries, applied_bytes: 0, applied, earlier, read, wanted, burst, unsendable }
     }
 
     /// Reads entries that are not in memory from another log.
     #[cfg(test)]
-    pub(super) fn read_before(&mut self, earlier: Box<dyn Earlier>) {
+    pub(super) fn read_before(&mut self, earlier: Arc<dyn Earlier>) {
         self.earlier = Some(earlier);
     }
 
@@ -226,43 +280,71 @@ impl Kept {
         usize::try_from(number.checked_sub(self.before.number + 1)?).ok()
     }
 
-    /// Returns the entry `number` and some that follow it, of those before `entries`.
-    fn earlier(&self, number: u64, most: usize) -> raft::Result<Vec<Entry>> {
-        let compacted = || raft::Error::Store(StorageError::Compacted);
-        let earlier = self.earlier.as_ref().ok_or_else(compacted)?;
-        if number <= self.unsendable.load(Ordering::Relaxed) {
-            return Err(compacted());
+    /// Returns the entry `number` and some that follow it, of those before `entries`. Where they are to be read first,
+    /// the library asks for them again after that.
+    fn earlier(&self, number: u64, most: Most, context: GetEntriesContext) -> raft::Result<Vec<Entry>> {
+        let is_readable = self.earlier.is_some() && number > self.unsendable.load(Ordering::Relaxed);
+        match self.read.place(number) {
+            Some(place) if is_readable => {
+                // What is behind may have been replaced since it was read.
+                let known = self.read.entries.range(place..).take_while(|entry| entry.index <= self.before.number);
+                Ok(most.of(known))
+            }
+            None if is_readable && context.can_async() => {
+                self.wanted.lock().insert(number, context);
+                Err(raft::Error::Store(StorageError::LogTemporarilyUnavailable))
+            }
+            _ => Err(raft::Error::Store(StorageError::Compacted)),
         }
-        let mut read = self.read.lock();
-        let place = |read: &VecDeque<Entry>| {
-            let place = number.checked_sub(read.front()?.index).and_then(|place| usize::try_from(place).ok())?;
-            (place < read.len()).then_some(place)
-        };
-        if place(&read).is_none() {
-            *read = read_from(&**earlier, number).map_err(|error| {
+    }
+
+    /// Returns the first entry that is to be read, and the last one that stays as it is in the log.
+    pub(super) fn wanted(&self) -> Option<(u64, u64)> {
+        self.wanted.lock().keys().next().map(|number| (*number, self.before.number))
+    }
+
+    /// Returns what reads the log.
+    pub(super) fn reads_from(&self) -> Option<Arc<dyn Earlier>> {
+        self.earlier.clone()
+    }
+
+    /// Takes note of what was read for the entry `number`. Returns for what the library needs entries that are there
+    /// now.
+    pub(super) fn has_read(&mut self, number: u64, read: io::Result<Chunk>) -> Vec<GetEntriesContext> {
+        match read {
+            Ok(read) => self.read = read,
+            Err(error) => {
+                // One that is not there any more was removed since.
                 if error.kind() != io::ErrorKind::NotFound {
                     tracing::error!(
                         entry = number,
                         %error,
                         "an old part of the log cannot be read: a member that lacks it is offered the state"
                     );
-                    self.unsendable.fetch_max(number, Ordering::Relaxed);
                 }
-                compacted()
-            })?;
+                self.unsendable.fetch_max(number, Ordering::Relaxed);
+            }
         }
-        let place = place(&read).ok_or_else(compacted)?;
-        // What is behind may have been replaced since it was read.
-        let known = read.range(place..).take_while(|entry| entry.index <= self.before.number);
-        Ok(known.take(most).cloned().collect())
+        let (read, wanted) = (&self.read, self.wanted.get_mut());
+        let found = wanted.extract_if(.., |of, _| *of == number || read.place(*of).is_some());
+        found.map(|(_, context)| context).collect()
     }
 }
 
-/// Reads the entry `number` and some that follow it from the log.
-fn read_from(earlier: &dyn Earlier, number: u64) -> io::Result<VecDeque<Entry>> {
-    let (first, frames) = earlier.frames(number)?;
+/// Reads the entry `number` and some that follow it up to `last` from the log, with the term of the one before them.
+pub(super) fn read_from(earlier: &dyn Earlier, number: u64, last: u64) -> io::Result<Chunk> {
+    let (first, frames) = earlier.frames(number, last)?;
     let entries = (first..).zip(frames).map(|(number, frame)| entry_of(number, frame));
-    entries.collect::<Result<_, _>>().map_err(io::Error::other)
+    let entries = entries.collect::<Result<_, _>>().map_err(io::Error::other)?;
+    if first < number || number == 1 {
+        return Ok(Chunk { entries, before: None });
+    }
+    let before = match earlier.frames(number - 1, number - 1) {
+        Ok((_, frames)) => frames.last().map(|frame| term_of(frame)).transpose().map_err(io::Error::other)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    Ok(Chunk { entries, before: before.map(|term| Last { number: number - 1, term }) })
 }
 
 impl Storage for Kept {
@@ -277,17 +359,21 @@ impl Storage for Kept {
         max_size: impl Into<Option<u64>>,
         context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
+        // Only what is to be sent can do without.
+        let is_to_send = context.can_async();
+        let max_size = max_size.into();
+        let count = usize::try_from(high - low).unwrap_or(usize::MAX);
+        let most = Most { count, bytes: max_size.unwrap_or(u64::MAX) };
         let mut entries = match self.place(low) {
             Some(low) => {
                 let compacted = || raft::Error::Store(StorageError::Compacted);
-                self.entries.range(low..self.place(high).ok_or_else(compacted)?).cloned().collect()
+                most.of(self.entries.range(low..self.place(high).ok_or_else(compacted)?))
             }
             // Fewer than were asked for: the rest is asked for with the next message.
-            None => self.earlier(low, usize::try_from(high - low).unwrap_or(usize::MAX))?,
+            None => self.earlier(low, most, context)?,
         };
-        raft::util::limit_size(&mut entries, max_size.into());
-        // Only what is to be sent can do without.
-        if context.can_async() {
+        raft::util::limit_size(&mut entries, max_size);
+        if is_to_send {
             self.check_sent(&entries)?;
         }
         Ok(entries)
@@ -305,10 +391,8 @@ impl Storage for Kept {
             Some(place) => {
                 self.entries.get(place).map(|entry| entry.term).ok_or(raft::Error::Store(StorageError::Unavailable))
             }
-            None => {
-                let found = self.earlier(number, 1)?;
-                found.first().map(|entry| entry.term).ok_or(raft::Error::Store(StorageError::Compacted))
-            }
+            // Where it is not known, neither are the entries behind it, which are read first.
+            None => self.read.term(number).ok_or(raft::Error::Store(StorageError::Compacted)),
         }
     }
 

@@ -1,9 +1,9 @@
 //! The threads of a store that is one of several members.
 //!
 //! One takes the messages of other members and the ticks of the clock to the library, which says what is committed;
-//! another applies that, a third reads the state for others, and a fourth receives it from another. What the
-//! writer of a leader has proposed is not applied but shown by the writer, which has
-//! decided it.
+//! another applies that. Two more write entries to the log and read entries from it that others lack; one reads the
+//! state for others, and one receives it from another. What the writer of a leader has proposed is not applied but
+//! shown by the writer, which has decided it.
 
 use std::io;
 use std::sync::Arc;
@@ -44,6 +44,10 @@ impl Threads {
         let mut started = Self { engine: Arc::clone(engine), queue: Arc::clone(queue), threads: Vec::new() };
         let (of, by) = shared();
         started.spawn("store-member", move || take_part(&of, &by))?;
+        let (of, _) = shared();
+        started.spawn("store-entries", move || write(&of))?;
+        let (of, _) = shared();
+        started.spawn("store-read", move || read(&of))?;
         let ((of, by), flusher) = (shared(), Arc::clone(flusher));
         started.spawn("store-apply", move || apply(&of, &by, &flusher))?;
         let (of, by) = shared();
@@ -88,6 +92,22 @@ fn take_part(engine: &Engine, exchange: &Exchange) -> Result<(), StoreError> {
             next = Instant::now() + tick;
         }
         engine.take_part(work)?;
+    }
+    Ok(())
+}
+
+/// Writes the entries of the member, until it leaves the group.
+fn write(engine: &Engine) -> Result<(), StoreError> {
+    while engine.unwritten.wait() {
+        engine.write_entries()?;
+    }
+    Ok(())
+}
+
+/// Reads entries that other members lack, until the member leaves the group.
+fn read(engine: &Engine) -> Result<(), StoreError> {
+    while let Next::One(()) = engine.to_read.next(None) {
+        engine.read_entries()?;
     }
     Ok(())
 }

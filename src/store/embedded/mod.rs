@@ -6,8 +6,9 @@
 //!   have yet, with `changed`, what of the schedules.
 //! - `engine`: how a batch is committed. `writer`: the one thread that decides batches. `background`: a thread that it
 //!   gives orders to.
-//! - `group`: who agrees on the log, by Raft; a group of one. `log`: what makes a batch durable. `entry`: what of a
-//!   batch is in the log, and `delta`, what of a job.
+//! - `group`: who agrees on the log, by Raft; a group of one. `progress`: what comes of that. `log`: what makes a batch
+//!   durable. `writing`: how entries get there, from the queue `unwritten`. `entry`: what of a batch is in the log, and
+//!   `delta`, what of a job.
 //! - `taking_part`: what the engine of one of several members does. `exchange`: its mailbox, with `message`, what the
 //!   library sends, and `words`, what members say beside that. `asked`: who waits until it is known that it leads.
 //!   `member`: its threads. `agreed`: what they have committed. `kept`: what of the log they may need again, with
@@ -93,6 +94,7 @@ mod others;
 mod output;
 mod page;
 mod periodic;
+mod progress;
 mod reader;
 mod records;
 mod recover;
@@ -107,12 +109,14 @@ mod stats;
 mod stored;
 mod taking_part;
 mod unflushed;
+mod unwritten;
 mod verify;
 mod versions;
 mod watch;
 mod weight;
 mod words;
 mod writer;
+mod writing;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

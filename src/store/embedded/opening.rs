@@ -174,7 +174,7 @@ impl Engine {
                 exchange.offers.flushed(Flushed { last, members: members_then, snapshot });
                 let earlier = LogBefore { folder, first: Arc::clone(&first), exchange: Arc::clone(exchange) };
                 let vote = if group.goes_on_alone { Vote { term: vote.term + TERMS_AHEAD, member: 0 } } else { vote };
-                let member = Member::new(group.member, members, vote, last, entries, Some(Box::new(earlier)));
+                let member = Member::new(group.member, members, vote, last, entries, Some(Arc::new(earlier)));
                 member.map(|member| if group.goes_on_alone { member.alone() } else { member })
             }
             _ => Member::new(ALONE, Arc::new(Membership::founded(&[ALONE])), vote, last, entries, None),
@@ -282,8 +282,8 @@ impl Earlier for LogBefore {
         self.first.load(Ordering::Acquire)
     }
 
-    fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)> {
-        log::frames(&self.folder, number, number)
+    fn frames(&self, number: u64, last: u64) -> io::Result<(u64, Vec<Bytes>)> {
+        log::frames(&self.folder, number, last)
     }
 
     fn offer(&self, member: u64, at_least: u64) -> Option<Offered> {

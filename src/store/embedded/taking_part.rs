@@ -1,23 +1,32 @@
 //! What an engine does as one of several members: it takes messages, lets time pass, applies what is committed, and
 //! changes who the members are.
 
+use std::iter;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use raft::eraftpb::{Message, MessageType};
 
 use super::changing;
 use super::engine::{Engine, replay};
 use super::exchange::{Exchange, Offering, Work, not_leading};
-use super::group::{Committed, Member, Progress, ProposeError};
+use super::group::{Member, ProposeError};
 use super::kept::Last;
-use super::log::AppendError;
 use super::message;
+use super::progress::{Committed, Progress};
 use super::words::{self, Said, Word};
 use crate::store::{ChangeError, Identity, Member as _, MemberChange, MemberMessage, Membership, StoreError};
 
 /// So many bytes of committed entries may wait to be applied. While there are more, no further ones are taken.
 const MOST_UNAPPLIED: usize = 64 << 20;
+
+/// So many bytes of entries may wait to be written. While there are more, no further ones are taken.
+const MOST_UNWRITTEN: usize = 32 << 20;
+
+/// About so many bytes of messages are taken at a time, before others come to the member: with its entries in memory, a
+/// message of the most bytes takes some milliseconds.
+const TURN_BYTES: usize = 1 << 20;
 
 /// After how many ticks a member says who it is.
 const HELLO_TICKS: u64 = 10;
@@ -29,24 +38,77 @@ const NOTE_TICKS: u64 = 600;
 const GIVEN_UP: Duration = Duration::from_secs(3);
 
 impl Engine {
-    /// Takes messages of other members to this one, and lets time pass.
+    /// Takes messages of other members to this one, and lets time pass. Others come to the member in between.
     ///
     /// # Errors
     /// [`StoreError`] when what must be durable is not. Then the store must stop.
     pub(super) fn take_part(&self, work: Work) -> Result<(), StoreError> {
         let Some(exchange) = &self.exchange else { return Ok(()) };
-        let is_full = self.agreed.bytes() > MOST_UNAPPLIED;
+        let Work { messages, round, changes, hand_over, is_tick } = work;
+        let mut messages = messages.into_iter().peekable();
+        let mut member = loop {
+            let Some(mut member) = self.begin_part(exchange) else { return Ok(()) };
+            let mut bytes = 0;
+            let turn = iter::from_fn(|| {
+                let next = messages.next_if(|_| bytes < TURN_BYTES);
+                next.inspect(|message| bytes += message.bytes.len())
+            });
+            self.hear(&mut member, exchange, turn);
+            if messages.peek().is_none() {
+                break member;
+            }
+            self.end_part(member, exchange)?;
+        };
+        if is_tick {
+            member.tick();
+            self.tick(&mut member, exchange)?;
+        }
+        for (change, changed) in changes {
+            let made = self.change(&mut member, exchange, &change)?;
+            exchange.answer_change(changed, made);
+            // A member that is alone has perhaps shown the entry before anybody waited for it.
+            exchange.asked.lock().has_shown(self.applied().0);
+        }
+        if let Some(round) = round {
+            match self.leads(&member) {
+                false => exchange.refuse_asked(),
+                true => member.ask(round),
+            }
+        }
+        if let Some(to) = hand_over {
+            member.hand_over(to);
+        }
+        self.end_part(member, exchange)
+    }
+
+    /// Locks the member for a part of what it is to do; `None` when it takes part in nothing any more.
+    fn begin_part(&self, exchange: &Exchange) -> Option<MutexGuard<'_, Member>> {
         let mut member = self.member.lock();
         if self.gives_way.load(Ordering::Acquire) {
-            return Ok(());
+            return None;
         }
         let (own, last) = (exchange.number(), member.last());
         let part = exchange.others(|others| (others.take_part(own, last), others.may_stand(own, member.members())));
         let (takes_part, may_stand) = part.unwrap_or_default();
         member.let_take_part(takes_part, may_stand);
-        for message in work.messages {
+        Some(member)
+    }
+
+    fn end_part(&self, mut member: MutexGuard<'_, Member>, exchange: &Exchange) -> Result<(), StoreError> {
+        // Before what others are to rely on: a member that is lost may be another one when it is heard again.
+        self.seal_others(exchange)?;
+        let progress = member.advance(&mut self.durable());
+        let progress = progress.map_err(|error| self.disk.stopped(error.into()))?;
+        self.hand_on(&member, progress);
+        MutexGuard::unlock_fair(member);
+        Ok(())
+    }
+
+    fn hear(&self, member: &mut Member, exchange: &Exchange, messages: impl Iterator<Item = MemberMessage>) {
+        let is_full = self.agreed.bytes() > MOST_UNAPPLIED || self.unwritten.bytes() > MOST_UNWRITTEN;
+        for message in messages {
             let from = message.from;
-            match self.heard(&mut member, exchange, message) {
+            match self.heard(member, exchange, message) {
                 // The leader sends it again.
                 Ok(Some(message)) if is_full && message.msg_type == MessageType::MsgAppend => {}
                 Ok(Some(message)) => member.step(message),
@@ -54,31 +116,6 @@ impl Engine {
                 Err(why) => tracing::warn!(from, why, "a message of another member makes no sense"),
             }
         }
-        if work.is_tick {
-            member.tick();
-            self.tick(&mut member, exchange)?;
-        }
-        for (change, changed) in work.changes {
-            let made = self.change(&mut member, exchange, &change)?;
-            exchange.answer_change(changed, made);
-            // A member that is alone has perhaps shown the entry before anybody waited for it.
-            exchange.asked.lock().has_shown(self.applied().0);
-        }
-        if let Some(round) = work.round {
-            match self.leads(&member) {
-                false => exchange.refuse_asked(),
-                true => member.ask(round),
-            }
-        }
-        if let Some(to) = work.hand_over {
-            member.hand_over(to);
-        }
-        // Before what others are to rely on: a member that is lost may be another one when it is heard again.
-        self.seal_others(exchange)?;
-        let progress = member.advance(None, &mut self.durable());
-        let progress = progress.map_err(|error| self.disk.stopped(error.into()))?;
-        self.hand_on(&member, progress);
-        Ok(())
     }
 
     /// Takes a message of another member. Returns the library's, if it is one.
@@ -206,9 +243,9 @@ impl Engine {
                 self.hand_on(member, progress);
                 Ok(())
             }
-            Err(ProposeError::Append(AppendError::Failed(error))) => Err(self.disk.stopped(error)),
+            Err(ProposeError::Append(error)) => Err(self.disk.stopped(error.into())),
             // The next time.
-            Err(_) => Ok(()),
+            Err(ProposeError::Deposed | ProposeError::Changing) => Ok(()),
         }
     }
 
@@ -245,14 +282,15 @@ impl Engine {
 
     /// Proposes other members. Returns the number of the entry; `None` when that cannot be done now.
     fn propose_members(&self, member: &mut Member, next: &Membership) -> Result<Option<u64>, StoreError> {
+        // Should there be no room for it, it gets what is kept for that.
         match member.propose_members(next, &mut self.durable()) {
             Ok((number, progress)) => {
                 tracing::info!(entry = number, members = ?next.seats, "the members of the group are to be changed");
                 self.hand_on(member, progress);
                 Ok(Some(number))
             }
-            Err(ProposeError::Append(AppendError::Failed(error))) => Err(self.disk.stopped(error)),
-            Err(_) => Ok(None),
+            Err(ProposeError::Append(error)) => Err(self.disk.stopped(error.into())),
+            Err(ProposeError::Deposed | ProposeError::Changing) => Ok(None),
         }
     }
 
@@ -275,6 +313,12 @@ impl Engine {
 
     /// Hands on what has come of what the member did.
     pub(super) fn hand_on(&self, member: &Member, progress: Progress) {
+        if let Some(unwritten) = progress.unwritten {
+            self.unwritten.put(unwritten);
+        }
+        if member.to_read().is_some() {
+            self.to_read.put(());
+        }
         if let Some(exchange) = &self.exchange {
             exchange.agree(member.members());
             if member.position().is_leader {
@@ -345,5 +389,7 @@ impl Engine {
             exchange.pause();
         }
         self.agreed.leave();
+        self.unwritten.close();
+        self.to_read.close();
     }
 }

@@ -30,7 +30,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::super::entry;
-use super::{Committed, Successor};
+use super::super::progress::Committed;
+use super::Successor;
 use crate::store::{Identity, MemberMessage, Membership};
 use disk::{Disk, State};
 use node::Node;
@@ -264,6 +265,10 @@ impl Simulation {
         }
         if !node.is_running() {
             node.start(&mut self.world);
+        }
+        if is_calm || self.world.random.random_range(0..3) == 0 {
+            let count = self.world.random.random_range(0..4);
+            node.write(if is_calm { usize::MAX } else { count }, &mut self.world);
         }
         match self.world.random.random_range(0..1_000) {
             0..260 => {

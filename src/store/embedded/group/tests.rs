@@ -1,79 +1,15 @@
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::kept::{Offered, SENT_BYTES, entry_of};
+use bytes::Bytes;
+
+use super::super::kept::{SENT_BYTES, entry_of};
+use super::super::stored;
 use super::*;
-use crate::store::Seat;
+use crate::store::{Role, Seat};
+use memory::{BROKEN, Log, Memory};
 
-/// A frame that cannot be read any more.
-const BROKEN: &[u8] = b"broken";
-
-/// A disk whose sync is a sync.
-#[derive(Clone, Debug, Default)]
-struct Memory {
-    vote: Vote,
-    frames: Vec<Vec<u8>>,
-    /// The frames as they were when they were synced.
-    synced: Vec<Vec<u8>>,
-    is_full: bool,
-    outbox: Vec<Message>,
-}
-
-impl Durable for Memory {
-    fn write_vote(&mut self, vote: Vote) -> io::Result<()> {
-        assert!(vote.term >= self.vote.term, "a member goes back to an earlier term");
-        let is_second = vote.term == self.vote.term && self.vote.member != 0;
-        assert!(!is_second || vote.member == self.vote.member, "a member votes twice in a term");
-        self.vote = vote;
-        Ok(())
-    }
-
-    fn write(&mut self, number: u64, frame: &[u8]) -> Result<(), AppendError> {
-        if self.is_full {
-            return Err(AppendError::Full(io::ErrorKind::StorageFull.into()));
-        }
-        let place = usize::try_from(number).expect("it fits in memory") - 1;
-        assert!(place <= self.frames.len(), "an entry is left out");
-        self.frames.truncate(place);
-        self.frames.push(frame.to_vec());
-        Ok(())
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.synced.clone_from(&self.frames);
-        Ok(())
-    }
-
-    fn send(&mut self, messages: Vec<Message>) {
-        self.outbox.extend(messages);
-    }
-}
-
-/// The log of a member that has synced it, and the last entry of the state that it offers.
-struct Log(Vec<Vec<u8>>, Arc<AtomicU64>);
-
-impl Earlier for Log {
-    fn offer(&self, _: u64, at_least: u64) -> Option<Offered> {
-        let last = Last { number: self.1.load(Ordering::Relaxed), term: 1 };
-        (last.number >= at_least.max(1)).then(|| Offered { last, members: founded(&[1, 2]) })
-    }
-
-    fn first(&self) -> u64 {
-        1
-    }
-
-    fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)> {
-        let place = usize::try_from(number).expect("it fits in memory") - 1;
-        if self.0.get(place).is_some_and(|frame| frame == BROKEN) {
-            return Err(io::Error::other("the frame is broken"));
-        }
-        let frames = self.0.get(place..).ok_or(io::ErrorKind::NotFound)?;
-        Ok((
-            number,
-            frames.iter().take_while(|frame| *frame != BROKEN).map(|frame| Bytes::copy_from_slice(frame)).collect(),
-        ))
-    }
-}
+mod memory;
 
 fn frame(term: u64, what: u32) -> Vec<u8> {
     let mut frame = Vec::new();
@@ -100,12 +36,12 @@ fn committed(number: u64, term: u64, frame: Vec<u8>) -> Committed {
 fn a_group_of_one_commits_what_it_has_synced_and_keeps_none_of_it() {
     let mut disk = Memory::default();
     let mut member = start(ALONE, &[ALONE], &disk);
-    let began = member.campaign(&mut disk).expect("written").committed;
+    let began = member.begin(&mut disk).expect("written").committed;
     assert_eq!(began, [committed(1, 1, vec![1])]);
     assert_eq!(disk.vote, Vote { term: 1, member: ALONE });
     for number in 2..100 {
         let proposed = frame(1, u32::try_from(number).expect("a small number"));
-        let (as_number, progress) = member.propose(1, proposed.clone(), &mut disk).expect("written");
+        let (as_number, progress) = member.append(1, proposed.clone(), &mut disk).expect("written");
         assert_eq!((as_number, progress.committed), (number, vec![committed(number, 1, proposed)]));
         assert_eq!(disk.synced.len() as u64, number);
     }
@@ -113,7 +49,7 @@ fn a_group_of_one_commits_what_it_has_synced_and_keeps_none_of_it() {
     let last = Last { number: 99, term: 1 };
     let mut member =
         Member::new(ALONE, founded(&[ALONE]), disk.vote, last, Vec::new(), None).expect("it fits together");
-    assert_eq!(member.campaign(&mut disk).expect("written").committed, [committed(100, 2, vec![2])]);
+    assert_eq!(member.begin(&mut disk).expect("written").committed, [committed(100, 2, vec![2])]);
     assert_eq!(disk.vote, Vote { term: 2, member: ALONE });
 }
 
@@ -121,14 +57,14 @@ fn a_group_of_one_commits_what_it_has_synced_and_keeps_none_of_it() {
 fn an_entry_for_which_there_is_no_room_was_never_proposed() {
     let mut disk = Memory::default();
     let mut member = start(ALONE, &[ALONE], &disk);
-    member.campaign(&mut disk).expect("written");
+    member.begin(&mut disk).expect("written");
     disk.is_full = true;
     for _ in 0..3 {
-        let refused = member.propose(1, frame(1, 7), &mut disk);
+        let refused = member.append(1, frame(1, 7), &mut disk);
         assert!(matches!(refused, Err(ProposeError::Append(AppendError::Full(_)))), "{refused:?}");
     }
     disk.is_full = false;
-    let (_, progress) = member.propose(1, frame(1, 8), &mut disk).expect("written");
+    let (_, progress) = member.append(1, frame(1, 8), &mut disk).expect("written");
     assert_eq!(progress.committed, [committed(2, 1, frame(1, 8))]);
     assert_eq!(disk.synced, [vec![1], frame(1, 8)]);
 }
@@ -137,11 +73,11 @@ fn an_entry_for_which_there_is_no_room_was_never_proposed() {
 fn an_entry_of_an_earlier_term_is_not_proposed() {
     let mut disk = Memory { vote: Vote { term: 6, member: ALONE }, ..Memory::default() };
     let mut member = start(ALONE, &[ALONE], &disk);
-    assert!(matches!(member.propose(6, frame(6, 1), &mut disk), Err(ProposeError::Deposed)), "it leads in no term yet");
-    member.campaign(&mut disk).expect("written");
-    assert!(matches!(member.propose(6, frame(6, 1), &mut disk), Err(ProposeError::Deposed)), "term 7 has begun");
+    assert!(matches!(member.append(6, frame(6, 1), &mut disk), Err(ProposeError::Deposed)), "it leads in no term yet");
+    member.begin(&mut disk).expect("written");
+    assert!(matches!(member.append(6, frame(6, 1), &mut disk), Err(ProposeError::Deposed)), "term 7 has begun");
     assert_eq!(disk.frames, [vec![7]]);
-    member.propose(7, frame(7, 1), &mut disk).expect("written");
+    member.append(7, frame(7, 1), &mut disk).expect("written");
 }
 
 /// Carries messages between two members until there are none.
@@ -155,7 +91,7 @@ fn exchange(members: &mut [(Member, Memory); 2]) {
             // A member that is not there is sent to as well.
             if let Some((member, disk)) = members.get_mut(usize::try_from(message.to).expect("small") - 1) {
                 member.step(message);
-                member.advance(None, disk).expect("written");
+                member.go_on(disk).expect("written");
             }
         }
     }
@@ -172,17 +108,17 @@ fn a_member_that_lags_is_sent_what_its_leader_has_in_its_log_only() {
     leader.vote = Vote { term: 1, member: 1 };
     let (last, log) = (Last { number: u64::from(ENTRIES), term: 1 }, Log(leader.synced.clone(), Arc::default()));
     let member =
-        Member::new(1, founded(&[1, 2]), leader.vote, last, Vec::new(), Some(Box::new(log))).expect("it fits together");
+        Member::new(1, founded(&[1, 2]), leader.vote, last, Vec::new(), Some(Arc::new(log))).expect("it fits together");
     let behind = Memory { vote: leader.vote, ..Memory::default() };
     let mut members = [(member, leader), (start(2, &[1, 2], &behind), behind)];
     let (member, disk) = &mut members[0];
-    member.campaign(disk).expect("written");
+    member.begin(disk).expect("written");
     exchange(&mut members);
     // What has no room in one message comes with the answers to the heartbeats.
     for _ in 0..20 {
         members[0].0.tick();
         let (member, disk) = &mut members[0];
-        member.advance(None, disk).expect("written");
+        member.go_on(disk).expect("written");
         exchange(&mut members);
     }
     let [(_, leader), (_, behind)] = &members;
@@ -212,10 +148,10 @@ impl Lagging {
         let (last, log) = (Last { number: applied as u64, term: 1 }, Log(leader.synced.clone(), Arc::clone(&flushed)));
         let entries = (1..).zip(&leader.synced).skip(applied);
         let entries = entries.map(|(number, frame)| entry_of(number, Bytes::copy_from_slice(frame)).expect("an entry"));
-        let member = Member::new(1, founded(&[1, 2]), leader.vote, last, entries.collect(), Some(Box::new(log)));
+        let member = Member::new(1, founded(&[1, 2]), leader.vote, last, entries.collect(), Some(Arc::new(log)));
         let mut member = member.expect("it fits together");
         let (mut leader, behind) = (leader, Memory { vote: Vote { term: 1, member: 1 }, ..Memory::default() });
-        member.campaign(&mut leader).expect("written");
+        member.begin(&mut leader).expect("written");
         let members = [(member, leader), (start(2, &[1, 2], &behind), behind)];
         Self { members, flushed, offered: Vec::new(), most: 0 }
     }
@@ -224,7 +160,7 @@ impl Lagging {
         for _ in 0..ticks {
             let (member, disk) = &mut self.members[0];
             member.tick();
-            member.advance(None, disk).expect("written");
+            member.go_on(disk).expect("written");
             self.carry();
         }
     }
@@ -246,7 +182,7 @@ impl Lagging {
                 }
                 let (member, disk) = &mut self.members[usize::try_from(message.to).expect("small") - 1];
                 member.step(message);
-                member.advance(None, disk).expect("written");
+                member.go_on(disk).expect("written");
                 self.most = self.most.max(self.members[0].1.outbox.iter().map(sent).sum());
             }
         }
@@ -285,7 +221,7 @@ fn a_member_that_lacks_an_entry_which_cannot_be_read_is_offered_a_state_that_has
     let mut lagging = Lagging::behind(&[10; 5], 5);
     lagging.members[0].1.synced[2] = BROKEN.to_vec();
     let log = Log(lagging.members[0].1.synced.clone(), Arc::clone(&lagging.flushed));
-    lagging.members[0].0.node.mut_store().read_before(Box::new(log));
+    lagging.members[0].0.node.mut_store().read_before(Arc::new(log));
     lagging.flushed.store(2, Ordering::Relaxed);
     lagging.pass(20);
     assert_eq!((lagging.has(), lagging.offered.as_slice()), (2, &[][..]), "a state without the entry is of no use");
@@ -306,7 +242,7 @@ fn ask_the_other(members: &mut [(Member, Memory)]) {
     let asked = mem::take(&mut members[0].1.outbox);
     let (other, others) = &mut members[1];
     asked.into_iter().for_each(|message| other.step(message));
-    other.advance(None, others).expect("written");
+    other.go_on(others).expect("written");
     let answers = mem::take(&mut others.outbox);
     answers.into_iter().for_each(|message| members[0].0.step(message));
 }
@@ -315,7 +251,7 @@ fn ask_the_other(members: &mut [(Member, Memory)]) {
 fn most_members_say_whether_one_leads() {
     let mut members = [1, 2].map(|id| (start(id, &[1, 2], &Memory::default()), Memory::default()));
     let (member, disk) = &mut members[0];
-    member.campaign(disk).expect("written");
+    member.begin(disk).expect("written");
     exchange(&mut members);
     let (member, disk) = &mut members[0];
     assert_eq!(
@@ -323,17 +259,17 @@ fn most_members_say_whether_one_leads() {
         Position { term: 1, leader: Some(1), is_leader: true, committed: 1, role: Role::Voter }
     );
     member.ask(1);
-    assert_eq!(member.advance(None, disk).expect("written").confirmed, None, "the other has not said so");
+    assert_eq!(member.go_on(disk).expect("written").confirmed, None, "the other has not said so");
     ask_the_other(&mut members);
     let (member, disk) = &mut members[0];
-    assert_eq!(member.advance(None, disk).expect("written").confirmed, Some((1, 1)));
+    assert_eq!(member.go_on(disk).expect("written").confirmed, Some((1, 1)));
 }
 
 /// Two members, of which the first leads.
 fn two() -> [(Member, Memory); 2] {
     let mut members = [1, 2].map(|id| (start(id, &[1, 2], &Memory::default()), Memory::default()));
     let (member, disk) = &mut members[0];
-    member.campaign(disk).expect("written");
+    member.begin(disk).expect("written");
     exchange(&mut members);
     members
 }
@@ -343,10 +279,10 @@ fn a_leader_that_hands_over_is_followed_in_the_next_term_by_one_that_has_all_it_
     let mut members = two();
     let (member, disk) = &mut members[0];
     // The other one has not heard of it yet.
-    member.propose(1, frame(1, 7), disk).expect("written");
+    member.append(1, frame(1, 7), disk).expect("written");
     member.hand_over(Successor::Furthest);
-    member.advance(None, disk).expect("written");
-    let refused = member.propose(1, frame(1, 8), disk);
+    member.go_on(disk).expect("written");
+    let refused = member.append(1, frame(1, 8), disk);
     assert!(matches!(refused, Err(ProposeError::Deposed)), "{refused:?}");
     exchange(&mut members);
     let position = Position { term: 2, leader: Some(2), is_leader: true, committed: 3, role: Role::Voter };
@@ -356,7 +292,7 @@ fn a_leader_that_hands_over_is_followed_in_the_next_term_by_one_that_has_all_it_
     // It is nothing to a member that does not lead.
     let (member, disk) = &mut members[0];
     member.hand_over(Successor::Member(1));
-    member.advance(None, disk).expect("written");
+    member.go_on(disk).expect("written");
     exchange(&mut members);
     assert_eq!(members[1].0.position(), position);
 }
@@ -367,24 +303,24 @@ fn a_leader_that_nobody_takes_the_lead_from_goes_on_after_a_while() {
     let (member, disk) = &mut members[0];
     for nobody in [Successor::Member(1), Successor::Member(3)] {
         member.hand_over(nobody);
-        member.propose(1, frame(1, 7), disk).expect("it hands over nothing");
+        member.append(1, frame(1, 7), disk).expect("it hands over nothing");
     }
     exchange(&mut members);
     let (member, disk) = &mut members[0];
     member.hand_over(Successor::Member(2));
-    member.advance(None, disk).expect("written");
+    member.go_on(disk).expect("written");
     disk.outbox.retain(|message| message.msg_type != MessageType::MsgTimeoutNow);
     exchange(&mut members);
     for tick in 0..ELECTION_TICKS {
         let (member, disk) = &mut members[0];
-        let refused = member.propose(1, frame(1, 8), disk);
+        let refused = member.append(1, frame(1, 8), disk);
         assert!(matches!(refused, Err(ProposeError::Deposed)), "{refused:?} after {tick} ticks");
         member.tick();
-        member.advance(None, disk).expect("written");
+        member.go_on(disk).expect("written");
         exchange(&mut members);
     }
     let (member, disk) = &mut members[0];
-    member.propose(1, frame(1, 9), disk).expect("it leads on");
+    member.append(1, frame(1, 9), disk).expect("it leads on");
     assert_eq!(member.position().term, 1);
 }
 
@@ -397,7 +333,7 @@ fn one_that_joins_learns_of_members_of_which_the_first_has_no_vote() {
     let append = Message { msg_type: MessageType::MsgAppend, from: 2, to: 4, term: 1, commit: 1, ..Message::default() };
     let (mut disk, mut member) = (Memory::default(), start(4, &[], &Memory::default()));
     member.step(Message { entries: vec![entry].into(), ..append });
-    assert_eq!(member.advance(None, &mut disk).expect("it fits").committed.len(), 1);
+    assert_eq!(member.go_on(&mut disk).expect("it fits").committed.len(), 1);
     assert_eq!(**member.members(), members);
 }
 
@@ -410,7 +346,7 @@ fn one_that_joins_and_knows_nothing_of_its_group_does_not_vote() {
     for (founders, answers) in [(&[][..], 0), (&[1, 2][..], 1)] {
         let (mut disk, mut member) = (Memory::default(), start(2, founders, &Memory::default()));
         member.step(candidacy(1));
-        member.advance(None, &mut disk).expect("written");
+        member.go_on(&mut disk).expect("written");
         assert_eq!(disk.outbox.len(), answers, "founded by {founders:?}");
     }
 }
@@ -423,17 +359,17 @@ fn one_that_may_not_stand_for_election_votes_for_others() {
     member.step(Message { msg_type: MessageType::MsgTimeoutNow, from: 1, to: 2, term: 1, ..Message::default() });
     for _ in 0..ELECTION_TICKS * 5 {
         member.tick();
-        member.advance(None, disk).expect("written");
+        member.go_on(disk).expect("written");
     }
     assert!(disk.outbox.is_empty() && disk.vote.term == 1, "it does not stand");
     member.step(Message { index: 1, log_term: 1, ..candidacy(2) });
-    member.advance(None, disk).expect("written");
+    member.go_on(disk).expect("written");
     assert_eq!(disk.vote, Vote { term: 2, member: 1 });
     member.let_take_part(true, true);
     for _ in 0..ELECTION_TICKS * 2 {
         member.tick();
     }
-    member.advance(None, disk).expect("written");
+    member.go_on(disk).expect("written");
     assert!(disk.outbox.iter().any(|message| message.msg_type == MessageType::MsgRequestPreVote));
 }
 
@@ -441,18 +377,18 @@ fn one_that_may_not_stand_for_election_votes_for_others() {
 fn a_leader_that_was_removed_leads_no_more_and_hands_over() {
     let mut members = two();
     let (member, disk) = &mut members[0];
-    member.propose_members(&Membership::founded(&[2]), disk).expect("it leads");
+    member.append_members(&Membership::founded(&[2]), disk).expect("it leads");
     // What the other one has written, and not that it is committed with that.
     ask_the_other(&mut members);
     let (member, disk) = &mut members[0];
-    member.advance(None, disk).expect("written");
+    member.go_on(disk).expect("written");
     disk.outbox.clear();
     let Position { role, is_leader, .. } = member.position();
     assert_eq!((role, is_leader), (Role::Removed, false));
-    assert!(matches!(member.propose(1, frame(1, 7), disk), Err(ProposeError::Deposed)));
+    assert!(matches!(member.append(1, frame(1, 7), disk), Err(ProposeError::Deposed)));
     assert_eq!(disk.frames.len(), 2, "nothing was written");
     member.tick();
-    member.advance(None, disk).expect("written");
+    member.go_on(disk).expect("written");
     exchange(&mut members);
     assert!(members[1].0.position().is_leader && !members[0].0.position().is_leader);
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::super::super::asked::Asked;
-use super::super::Committed;
+use super::super::super::progress::Committed;
 use super::Counts;
 use crate::store::{LeadershipMark, StoreError};
 

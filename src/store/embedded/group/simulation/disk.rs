@@ -15,9 +15,9 @@ use super::super::super::entry::{self, has_members};
 use super::super::super::kept::{Earlier, Last, Offered, entry_of, term_of};
 use super::super::super::log::AppendError;
 use super::super::super::opened::OpeningsFile;
+use super::super::super::progress::{Committed, Durable, Entries};
 use super::super::super::seal::{SealedGroup, Vote};
 use super::super::super::words::{Ask, Offer, Piece, Word};
-use super::super::{Committed, Durable};
 use crate::store::Membership;
 
 /// The most frames that are read from the log at once.
@@ -73,6 +73,13 @@ enum Fault {
     Done,
 }
 
+/// A frame of the log, and the number of the last one that was durable when it was written.
+#[derive(Clone)]
+struct Frame {
+    bytes: Bytes,
+    durable: u64,
+}
+
 /// A disk, and what its member keeps in memory about it.
 #[derive(Clone)]
 pub(super) struct Files {
@@ -82,7 +89,7 @@ pub(super) struct Files {
     pub(super) flushed: State,
     /// The number of the entry before the first of the log.
     before: u64,
-    log: VecDeque<Bytes>,
+    log: VecDeque<Frame>,
     /// The number of the last entry that a crash does not lose.
     synced: u64,
     /// The number of the last entry that the member has applied, which is not replaced any more.
@@ -112,7 +119,7 @@ impl Files {
     /// Returns the frames behind this entry.
     pub(super) fn behind(&self, number: u64) -> impl Iterator<Item = (u64, &Bytes)> {
         let first = number.max(self.before) + 1;
-        (first..).zip(self.log.range(self.place(first).min(self.log.len())..))
+        (first..).zip(self.log.range(self.place(first).min(self.log.len())..).map(|frame| &frame.bytes))
     }
 
     /// Returns the members of the group as its member knows them when it is started.
@@ -139,9 +146,16 @@ impl Files {
         }
     }
 
-    /// Loses what a crash may lose.
+    /// Loses what a crash may lose: any of the frames that are not synced. Those behind the first that is lost are cut
+    /// off, which none of them says to have been durable.
     pub(super) fn crash(&mut self, random: &mut StdRng) {
-        let last = random.random_range(self.synced..=self.last());
+        let lost = random.random_range(0..=100);
+        let left = (self.synced + 1..=self.last()).map(|_| random.random_range(0..100) >= lost);
+        let left: Vec<bool> = left.collect();
+        let last = self.synced + left.iter().take_while(|is_left| **is_left).count() as u64;
+        let unsynced = self.log.range(self.place(self.synced + 1).min(self.log.len())..).zip(left);
+        let shows_damage = unsynced.filter(|(_, is_left)| *is_left).any(|(frame, _)| frame.durable > last);
+        assert!(!shows_damage, "a frame that is lost was durable");
         self.log.truncate(self.place(last + 1));
         self.synced = last;
         assert!(last >= self.flushed.last.number, "the log ends before the database");
@@ -267,6 +281,12 @@ impl Durable for Disk {
         files.operate(|files| files.vote = vote)
     }
 
+    fn send(&mut self, messages: Vec<Message>) {
+        self.files().outbox.extend(messages);
+    }
+}
+
+impl Entries for Disk {
     fn write(&mut self, number: u64, frame: &[u8]) -> Result<(), AppendError> {
         let mut files = self.files();
         assert!(term_of(frame).expect("a term") <= files.vote.term, "an entry is of a term that the vote is not of");
@@ -279,20 +299,17 @@ impl Durable for Disk {
             if number <= files.last() {
                 files.replaced += files.last() + 1 - number;
                 files.log.truncate(files.place(number));
+                // What is left is synced before the others are cut off.
+                files.synced = number - 1;
             }
-            // The log syncs what comes before when it writes the next.
-            files.synced = number - 1;
-            files.log.push_back(Bytes::copy_from_slice(frame));
+            let durable = files.synced;
+            files.log.push_back(Frame { bytes: Bytes::copy_from_slice(frame), durable });
         });
         written.map_err(AppendError::Failed)
     }
 
     fn sync(&mut self) -> io::Result<()> {
         self.files().operate(|files| files.synced = files.last())
-    }
-
-    fn send(&mut self, messages: Vec<Message>) {
-        self.files().outbox.extend(messages);
     }
 }
 
@@ -301,14 +318,16 @@ impl Earlier for Disk {
         self.files().before + 1
     }
 
-    fn frames(&self, number: u64) -> io::Result<(u64, Vec<Bytes>)> {
+    fn frames(&self, number: u64, last: u64) -> io::Result<(u64, Vec<Bytes>)> {
         let files = self.files();
-        if number <= files.before || number > files.last() {
+        if number <= files.before || number > last {
             return Err(io::ErrorKind::NotFound.into());
         }
         // As the log does, which reads from the beginning of a part.
         let first = (number - number % 4).max(files.before + 1);
-        Ok((first, files.behind(first - 1).take(READ_FRAMES).map(|(_, frame)| frame.clone()).collect()))
+        assert!(last <= files.synced, "an entry that was applied is not synced");
+        let frames = files.behind(first - 1).take_while(|(number, _)| *number <= last).take(READ_FRAMES);
+        Ok((first, frames.map(|(_, frame)| frame.clone()).collect()))
     }
 
     fn offer(&self, member: u64, _: u64) -> Option<Offered> {

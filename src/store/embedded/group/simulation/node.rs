@@ -10,13 +10,14 @@ use raft::eraftpb::MessageType;
 use rand::RngExt as _;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::super::kept::{Last, group_of};
+use super::super::super::kept::{Last, group_of, read_from};
 use super::super::super::log::AppendError;
 use super::super::super::others::Others;
+use super::super::super::progress::{Entries as _, Progress, Unwritten};
 use super::super::super::seal::SealedGroup;
 use super::super::super::words::{Piece, Said, Word};
 use super::super::super::{changing, message, stored};
-use super::super::{ELECTION_TICKS, Member, Progress, ProposeError, Successor};
+use super::super::{ELECTION_TICKS, Member, ProposeError, Successor};
 use super::World;
 use super::calls::Calls;
 use super::disk::{Disk, State};
@@ -136,7 +137,7 @@ impl Node {
     pub(super) fn start(&mut self, world: &mut World) {
         let (vote, state, entries) = self.disk.open(world.random.random());
         let had = entries.last().map_or(state.last, |entry| Last { number: entry.index, term: entry.term });
-        let earlier = Box::new(self.disk.clone());
+        let earlier = Arc::new(self.disk.clone());
         let member =
             Member::new(self.number, state.members.clone(), vote, state.last, entries, Some(earlier)).expect("it fits");
         let openings = self.disk.files().openings.clone();
@@ -148,6 +149,7 @@ impl Node {
             others,
             state,
             waiting: VecDeque::new(),
+            unwritten: None,
             ticks: 0,
             receiving: None,
             calls: Calls::default(),
@@ -346,12 +348,18 @@ impl Node {
 
     /// Proposes an entry of the world's, if it leads.
     pub(super) fn propose(&mut self, world: &mut World) {
+        // What the member has comes first.
+        self.write(usize::MAX, world);
         let Some(running) = self.running.as_mut().filter(|running| running.leads()) else { return };
+        if running.unwritten.is_some() {
+            return;
+        }
         let mut frame = Vec::new();
         world.proposed += 1;
         stored::append(&(running.state.last.term, world.proposed), &mut frame).expect("writable");
         running.calls.proposes(running.member.last() + 1);
-        let proposed = running.member.propose(running.state.last.term, frame, &mut self.disk.clone());
+        let (mut log, mut disk) = (self.disk.clone(), self.disk.clone());
+        let proposed = running.member.propose(running.state.last.term, frame, &mut log, &mut disk);
         self.has_proposed(proposed, world);
     }
 
@@ -408,7 +416,32 @@ impl Node {
     fn proceed(&mut self, world: &mut World) {
         let Some(running) = &mut self.running else { return };
         running.seal(&self.disk);
-        let progress = running.member.advance(None, &mut self.disk.clone());
+        let progress = running.member.advance(&mut self.disk.clone());
+        self.conclude(progress, world);
+    }
+
+    /// Writes so many of the entries that wait for it, and syncs them once all are written.
+    pub(super) fn write(&mut self, count: usize, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let Some(Unwritten { entries, step }) = &mut running.unwritten else { return };
+        let (mut disk, step, count) = (self.disk.clone(), *step, count.min(entries.len()));
+        let mut written = entries.drain(..count).try_for_each(|(number, frame)| disk.write(number, &frame));
+        if written.is_ok() && entries.is_empty() {
+            running.unwritten = None;
+            written = disk.sync().map_err(AppendError::Failed);
+        } else if written.is_ok() {
+            return;
+        }
+        let progress = written.and_then(|()| running.member.has_written(step, &mut disk));
+        self.conclude(progress, world);
+    }
+
+    /// Reads what other members lack from the log.
+    fn read(&mut self, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let (Some((number, last)), Some(log)) = (running.member.to_read(), running.member.earlier()) else { return };
+        let read = read_from(&*log, number, last);
+        let progress = running.member.has_read(number, read, &mut self.disk.clone());
         self.conclude(progress, world);
     }
 
@@ -422,6 +455,9 @@ impl Node {
             }
             return self.crash(world);
         };
+        if let Some(unwritten) = progress.unwritten {
+            running.unwritten.get_or_insert_default().extend(unwritten);
+        }
         let position = running.member.position();
         if position.is_leader {
             world.leads(position.term, self.disk.files().group.directory);
@@ -442,6 +478,12 @@ impl Node {
         if let Some(running) = &mut self.running {
             let term = running.leads().then_some(position.term);
             running.calls.answer(term, &mut world.counts);
+        }
+        if world.is_calm || world.random.random_range(0..4) > 0 {
+            self.write(usize::MAX, world);
+        }
+        if world.is_calm || world.random.random_range(0..4) > 0 {
+            self.read(world);
         }
     }
 

@@ -8,8 +8,9 @@ use raft::eraftpb::{Message, MessageType};
 use super::super::super::kept::Last;
 use super::super::super::message;
 use super::super::super::others::{Others, Way};
+use super::super::super::progress::{Committed, Unwritten};
 use super::super::super::words::{self, Ask, Cursor, Offer, Said, Word};
-use super::super::{Committed, Member};
+use super::super::Member;
 use super::World;
 use super::calls::Calls;
 use super::disk::{Disk, State};
@@ -22,6 +23,8 @@ pub(super) struct Running {
     pub(super) state: State,
     /// What is committed and not applied yet.
     pub(super) waiting: VecDeque<Committed>,
+    /// What is to be written to the log.
+    pub(super) unwritten: Option<Unwritten>,
     pub(super) ticks: u64,
     pub(super) receiving: Option<Receiving>,
     pub(super) calls: Calls,
