@@ -160,3 +160,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ use crate::store::{Role, Seat};
 use memory::{BROKEN, Log, Memory};
 
 mod memory;
+mod writing;
 
 fn frame(term: u64, what: u32) -> Vec<u8> {
     let mut frame = Vec::new();

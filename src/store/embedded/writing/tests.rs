@@ -1,0 +1,161 @@
+//! What a member writes of the entries that its leader sends, and how often it syncs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use raft::eraftpb::{Entry, Message, MessageType};
+use tempfile::TempDir;
+
+use super::super::directory::Directory;
+use super::super::entry::encode_members;
+use super::super::exchange::{Exchange, Work};
+use super::super::kept::{Last, entry_of};
+use super::super::options::{EmbeddedOptions, GroupOptions};
+use super::super::{message, stored, versions};
+use super::*;
+use crate::store::{Membership, Seat};
+
+/// A member that follows, without its threads.
+struct Follower {
+    engine: Engine,
+    directory: TempDir,
+}
+
+impl Follower {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        Self { engine: open(&directory), directory }
+    }
+
+    /// Takes entries of a term behind the one of `behind`, its number and term, as their leader sends them.
+    fn take(&self, term: u64, behind: (u64, u64), frames: impl IntoIterator<Item = Vec<u8>>) {
+        let (index, log_term) = behind;
+        let entries = (index + 1..).zip(frames);
+        let entries: Vec<Entry> = entries.map(|(number, frame)| entry(number, frame)).collect();
+        let append = Message { msg_type: MessageType::MsgAppend, from: 3, to: 2, term, ..Message::default() };
+        let sent = Message { index, log_term, commit: index + 1, entries: entries.into(), ..append };
+        let messages = vec![message::encode(&sent).expect("writable").expect("it is sent")];
+        let (changes, round) = (Vec::new(), None);
+        let work = Work { messages, round, changes, hand_over: None, is_tick: false };
+        self.engine.take_part(work).expect("it goes on");
+    }
+
+    /// Writes what waits. Returns how often that was synced.
+    fn write(&self) -> u64 {
+        let before = self.engine.log.lock().syncs;
+        self.engine.write_entries().expect("it is written");
+        self.engine.log.lock().syncs - before
+    }
+
+    /// Takes the members of a group of this version as the entry behind the one of `behind`.
+    fn agree_on(&self, term: u64, behind: (u64, u64), version: u32) {
+        let seats = [2, 3].map(|number| (number, Seat { votes: true, ..Seat::default() }));
+        let members = Membership { seats: BTreeMap::from(seats), version, ..Membership::default() };
+        self.take(term, behind, [encode_members(term, &members, &BTreeMap::new()).expect("writable")]);
+        self.write();
+        assert_eq!(self.engine.exchange.as_ref().expect("it is one of several").agreed().version, version);
+    }
+
+    /// The versions of its segments.
+    fn formats(&self) -> Vec<u8> {
+        let files = fs::read_dir(self.directory.path().join("log")).expect("a folder");
+        let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+        files.sort();
+        files.into_iter().map(|file| fs::read(file).expect("a segment")[7]).collect()
+    }
+
+    /// The process ends, and another one opens the directory.
+    fn restarted(self) -> Self {
+        let Self { engine, directory } = self;
+        drop(engine);
+        Self { engine: open(&directory), directory }
+    }
+}
+
+fn open(directory: &TempDir) -> Engine {
+    let group = GroupOptions {
+        cluster: "test".to_owned(),
+        member: 2,
+        members: vec![1, 2, 3],
+        tick: Duration::from_secs(1),
+        ..GroupOptions::default()
+    };
+    let options = EmbeddedOptions { group: Some(group.clone()), ..EmbeddedOptions::default() };
+    let directory = Directory::hold(directory.path(), 0).expect("it is held");
+    Engine::open(directory, &options, Some(Arc::new(Exchange::new(group, drop)))).expect("it opens")
+}
+
+fn entry(number: u64, frame: Vec<u8>) -> Entry {
+    entry_of(number, Bytes::from(frame)).expect("an entry")
+}
+
+fn frames(term: u64, count: u32) -> impl Iterator<Item = Vec<u8>> {
+    (0..count).map(move |number| {
+        let mut frame = Vec::new();
+        stored::append(&(term, number, "what an entry has"), &mut frame).expect("writable");
+        frame
+    })
+}
+
+#[test]
+fn a_message_of_8000_entries_is_one_sync_once_all_members_read_that() {
+    let follower = Follower::new();
+    follower.agree_on(1, (0, 0), versions::IDENTITY);
+    follower.take(1, (1, 1), frames(1, 20));
+    assert_eq!(follower.write(), 20, "a member may not read more than one frame that is not synced");
+    follower.agree_on(1, (21, 1), versions::BATCHES);
+    follower.take(1, (22, 1), frames(1, 8_000));
+    assert_eq!((follower.write(), follower.engine.log.lock().last()), (1, 8_022));
+    assert_eq!(follower.write(), 0);
+    let follower = follower.restarted();
+    assert_eq!(follower.engine.member.lock().last(), 8_022);
+    assert_eq!(follower.formats(), [1, 2, 1], "it has applied nothing that says which version the group has");
+}
+
+#[test]
+fn messages_that_come_while_one_is_written_are_one_sync() {
+    let follower = Follower::new();
+    follower.agree_on(1, (0, 0), versions::BATCHES);
+    for message in 0..5 {
+        follower.take(1, (1 + message * 10, 1), frames(1, 10));
+    }
+    assert_eq!((follower.write(), follower.engine.log.lock().last()), (1, 51));
+}
+
+#[test]
+fn entries_that_others_replace_are_cut_off_and_those_in_their_place_are_one_sync() {
+    let follower = Follower::new();
+    follower.agree_on(1, (0, 0), versions::BATCHES);
+    follower.take(1, (1, 1), frames(1, 300));
+    assert_eq!(follower.write(), 1);
+    follower.take(2, (101, 1), frames(2, 100));
+    assert_eq!((follower.write(), follower.engine.log.lock().last()), (1, 201));
+    // Also where those that are replaced wait to be written.
+    follower.take(2, (201, 2), frames(2, 50));
+    follower.take(3, (221, 2), frames(3, 30));
+    assert!(follower.write() > 0);
+    assert_eq!(follower.engine.log.lock().last(), 251);
+    let follower = follower.restarted();
+    let member = follower.engine.member.lock();
+    let has =
+        [(101, 1), (102, 2), (221, 2), (222, 3), (251, 3)].map(|(number, term)| member.has(Last { number, term }));
+    assert_eq!((has, member.last()), ([true; 5], 251));
+}
+
+#[test]
+fn a_group_that_goes_back_to_an_earlier_version_begins_segments_that_it_reads() {
+    let follower = Follower::new();
+    follower.agree_on(1, (0, 0), versions::BATCHES);
+    follower.take(1, (1, 1), frames(1, 10));
+    assert_eq!(follower.write(), 1);
+    follower.agree_on(1, (11, 1), versions::IDENTITY);
+    follower.take(1, (12, 1), frames(1, 10));
+    assert_eq!(follower.write(), 10);
+    follower.agree_on(1, (22, 1), versions::BATCHES);
+    follower.take(1, (23, 1), frames(1, 10));
+    assert_eq!((follower.write(), follower.formats()), (1, vec![1, 2, 1, 2]));
+    assert_eq!(follower.restarted().engine.member.lock().last(), 33);
+}
