@@ -5,6 +5,7 @@
 
 pub(crate) mod archive;
 mod bodies;
+mod catching_up;
 mod changing;
 mod counts;
 mod crowded;
