@@ -213,6 +213,11 @@ impl Log {
         }
     }
 
+    /// Lets the log refuse everything from now on: it lacks what was to be in it.
+    pub(super) fn fail(&mut self) {
+        self.has_failed = true;
+    }
+
     fn check(&self) -> Result<(), AppendError> {
         let failed = || io::Error::other("the log could not be written before, and must be opened again");
         if self.has_failed { Err(AppendError::Failed(failed())) } else { Ok(()) }
@@ -294,6 +299,8 @@ impl Log {
             let first = before.ok_or_else(|| io::Error::other(format!("frame {number} is not in the log")))?;
             self.active.cut_to(HEADER_BYTES as u64)?;
             let ended = Active::reopen(&self.folder, first, u64::MAX)?;
+            #[cfg(test)]
+            tests::faults::note_removal(&self.active.file);
             fs::remove_file(segment_path(&self.folder, self.active.first))?;
             sync_directory(&self.folder)?;
             self.last = self.active.first - 1;
@@ -459,3 +466,6 @@ impl Active {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+pub(super) use tests::faults;

@@ -178,7 +178,12 @@ fn list(folder: &Path) -> io::Result<Vec<(u64, u64)>> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if let Some(first) = entry.file_name().to_str().and_then(first_of) {
-            segments.push((first, entry.metadata()?.len()));
+            match entry.metadata() {
+                Ok(metadata) => segments.push((first, metadata.len())),
+                // It was removed since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     segments.sort_unstable();

@@ -19,9 +19,10 @@ use super::{AppendError, Expected, Format, Found, Log, Options, ROOM_BYTES, look
 use faults::fail;
 
 mod damage;
-pub(super) mod faults;
+pub(in super::super) mod faults;
 mod formats;
 mod power;
+mod removal;
 
 thread_local! {
     /// The format in which this test writes.

@@ -10,10 +10,21 @@ thread_local! {
     static FAULT: Cell<(usize, usize, ErrorKind)> = const { Cell::new((usize::MAX, 0, ErrorKind::Other)) };
 }
 
+thread_local! {
+    /// Whether there is no room for anything.
+    static IS_FULL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Fills the disk, or makes room on it.
+pub(in super::super::super) fn fill(is_full: bool) {
+    IS_FULL.set(is_full);
+}
+
 /// Makes a write fail after a half of it, if it is to.
 pub(in super::super) fn before_write(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     let half = &bytes[..bytes.len() / 2];
-    fault().inspect_err(|_| file.write_all_at(half, at).expect("a half is written"))?;
+    let full = || if IS_FULL.get() { Err(ErrorKind::StorageFull.into()) } else { Ok(()) };
+    fault().and_then(|()| full()).inspect_err(|_| file.write_all_at(half, at).expect("a half is written"))?;
     note_write(file, bytes, at);
     Ok(())
 }
@@ -51,6 +62,10 @@ pub(super) enum Step {
     Sync {
         file: u64,
     },
+    /// The file is gone by the next step.
+    Removal {
+        file: u64,
+    },
     /// The payloads that must be read from now on, and those that may be.
     Knows {
         must: Vec<Vec<u8>>,
@@ -80,6 +95,10 @@ fn note_write(file: &File, bytes: &[u8], at: u64) {
 
 pub(in super::super) fn note_length(file: &File, length: u64) {
     note(|| Step::Length { file: number_of(file), length: length as usize });
+}
+
+pub(in super::super) fn note_removal(file: &File) {
+    note(|| Step::Removal { file: number_of(file) });
 }
 
 fn note_sync(file: &File) {

@@ -26,7 +26,7 @@ impl Platter {
                     self.durable[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
                 Step::Length { length, .. } => self.durable.resize(length, 0),
-                Step::Sync { .. } | Step::Knows { .. } => {}
+                Step::Sync { .. } | Step::Removal { .. } | Step::Knows { .. } => {}
             }
         }
     }
@@ -36,7 +36,7 @@ impl Platter {
         let ends = self.since.iter().map(|step| match step {
             Step::Write { at, bytes, .. } => at + bytes.len(),
             Step::Length { length, .. } => *length,
-            Step::Sync { .. } | Step::Knows { .. } => 0,
+            Step::Sync { .. } | Step::Removal { .. } | Step::Knows { .. } => 0,
         });
         let (shortest, longest) = (self.durable.len(), ends.fold(self.durable.len(), usize::max));
         let shortest = self.since.iter().fold(shortest, |shortest, step| match step {
@@ -81,7 +81,7 @@ fn steps_of(random: &mut StdRng, folder: &Path) -> Vec<Step> {
     let mut payloads: Vec<Vec<u8>> = Vec::new();
     for _ in 0..random.random_range(1..6) {
         let durable = payloads.clone();
-        if random.random_range(0..4) == 0 && segment_bytes > 3_000 && !payloads.is_empty() {
+        if random.random_range(0..4) == 0 && !payloads.is_empty() {
             payloads.truncate(random.random_range(0..=payloads.len()));
             note(|| Step::Knows { must: payloads.clone(), may: durable.clone() });
             log.cut_back(payloads.len() as u64).expect("it is cut");
@@ -104,20 +104,28 @@ fn steps_of(random: &mut StdRng, folder: &Path) -> Vec<Step> {
 /// Cuts the power somewhere. Returns what must be read and may be read then.
 fn cut_power(steps: &[Step], random: &mut StdRng, folder: &Path) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut files, mut names) = (BTreeMap::<u64, Platter>::new(), BTreeMap::new());
-    let (mut must, mut may) = (Vec::new(), Vec::new());
+    let (mut must, mut may, mut removed) = (Vec::new(), Vec::new(), None);
     // A log whose creation was cut short has nothing.
     for step in &steps[..random.random_range(2..=steps.len())] {
+        // The folder is synced by then.
+        removed.take().map(|file| files.remove(&file));
         match step {
             Step::Write { file, at, bytes } => {
                 if *at == 0 {
+                    // It may have the number of one that was removed.
+                    files.remove(file);
                     names.insert(*file, Header::parse(bytes).expect("a header").first);
                 }
                 files.entry(*file).or_default().since.push(step.clone());
             }
             Step::Length { file, .. } => files.entry(*file).or_default().since.push(step.clone()),
             Step::Sync { file } => files.entry(*file).or_default().sync(),
+            Step::Removal { file } => removed = Some(*file),
             Step::Knows { must: known, may: written } => (must, may) = (known.clone(), written.clone()),
         }
+    }
+    if let Some(removed) = removed.filter(|_| random.random()) {
+        files.remove(&removed);
     }
     for (file, platter) in files {
         put(&segment_path(folder, names[&file]), &platter.after_power_cut(random));
@@ -127,12 +135,13 @@ fn cut_power(steps: &[Step], random: &mut StdRng, folder: &Path) -> (Vec<Vec<u8>
 
 #[test]
 fn whatever_a_power_cut_leaves_all_that_was_synced_is_read() {
-    let mut replaced = 0;
+    let (mut replaced, mut removed) = (0, 0);
     for seed in 0..60 {
         let mut random = StdRng::seed_from_u64(seed);
         FORMAT.set(if seed % 4 == 0 { Format::Single } else { Format::Batched });
         let steps = steps_of(&mut random, tempfile::tempdir().expect("a folder").path());
         replaced += steps.iter().filter(|step| matches!(step, Step::Length { .. })).count();
+        removed += steps.iter().filter(|step| matches!(step, Step::Removal { .. })).count();
         for cut in 0..30 {
             let folder = tempfile::tempdir().expect("a folder");
             let (must, may) = cut_power(&steps, &mut random, folder.path());
@@ -152,7 +161,7 @@ fn whatever_a_power_cut_leaves_all_that_was_synced_is_read() {
             assert_eq!(intact(folder.path(), &closed(last)).0.last, last);
         }
     }
-    assert!(replaced > 10, "{replaced}");
+    assert!(replaced > 10 && removed > 5, "{replaced}, {removed} segments");
 }
 
 #[test]
