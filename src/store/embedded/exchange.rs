@@ -13,13 +13,12 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::asked::{Asked, Caller};
 use super::error::closed;
-use super::group::Successor;
 use super::mailbox::Mailbox;
 use super::message;
 use super::offer::Offers;
 use super::options::GroupOptions;
 use super::others::{Others, Way};
-use super::progress::Position;
+use super::progress::{Position, Successor};
 use super::words::{self, Ask, Offer, Piece, Word};
 use crate::clock::Timestamp;
 use crate::store::waiting::Waiting;

@@ -10,7 +10,7 @@
 //! committed, and so was what the log of a group of one has. In a larger group the leader says it, but for the changes
 //! of members before the last one in the log: a member must not count votes among members of long ago.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -24,8 +24,9 @@ use super::entry::{self, encode_members};
 use super::kept::{Chunk, Earlier, Kept, Last, certainly_committed, data_of, frame_of, group_of, typed};
 use super::log::AppendError;
 use super::opened::Acknowledged;
-use super::progress::{Committed, Durable, Entries, Position, Progress, Unwritten};
+use super::progress::{Committed, Durable, Entries, Position, Progress, ProposeError, Successor, Unwritten};
 use super::seal::Vote;
+use super::steps::Steps;
 use crate::store::{Membership, Role};
 
 /// This member, which is alone in its group.
@@ -47,28 +48,6 @@ const MESSAGES_AHEAD: usize = 16;
 /// How far a member may lag behind to be given a vote, in entries.
 const NEARLY: u64 = 1_000;
 
-/// Why an entry was not proposed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ProposeError {
-    /// This member does not lead in the term of the entry. Nothing was written.
-    #[error("this member does not lead any more")]
-    Deposed,
-    /// Another change of the members has not ended. Nothing was written.
-    #[error("another change of the members is under way")]
-    Changing,
-    #[error(transparent)]
-    Append(#[from] AppendError),
-}
-
-/// The member that is to lead next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Successor {
-    /// The one whose log has come furthest.
-    Furthest,
-    /// The one of this number.
-    Member(u64),
-}
-
 /// A member of a group.
 pub(super) struct Member {
     node: RawNode<Kept>,
@@ -78,11 +57,7 @@ pub(super) struct Member {
     /// Whether it takes part in elections, and whether it may stand for one.
     takes_part: bool,
     stands: bool,
-    /// The last step with entries, and the last one that is durable.
-    begun: u64,
-    durable: u64,
-    /// What it says to have written, by the steps that are to be durable before.
-    unsent: VecDeque<(u64, Vec<Message>)>,
+    steps: Steps,
 }
 
 impl Member {
@@ -115,8 +90,7 @@ impl Member {
             ..Config::default()
         };
         let node = RawNode::new(&config, kept, &Logger::root(slog::Discard, slog::o!())).map_err(failed)?;
-        let (begun, durable, unsent) = (0, 0, VecDeque::new());
-        Ok(Self { node, members, unchanged_to: 0, takes_part: true, stands: true, begun, durable, unsent })
+        Ok(Self { node, members, unchanged_to: 0, takes_part: true, stands: true, steps: Steps::default() })
     }
 
     /// Lets the member go on alone, whatever its log says of other members.
@@ -329,16 +303,22 @@ impl Member {
             // It was removed, and the others may not know yet that they need it no more.
             self.hand_over(Successor::Furthest);
         }
+        let may_stand = self.may_stand();
         let raft = &mut self.node.raft;
         let is_over = raft.election_elapsed + 1 >= raft.election_timeout();
-        // The library takes one that stands for election to have written all that it has.
-        let may_stand = self.stands && self.begun <= self.durable;
         if !may_stand && is_over && raft.state != StateRole::Leader {
             // It has not heard of its leader for long enough to vote for another one.
             raft.election_elapsed = raft.election_timeout();
             return;
         }
         self.node.tick();
+    }
+
+    /// Returns whether it may stand for election: the library takes one that does to have written all that it has. What
+    /// came since the last [`advance`](Self::advance) is not written either.
+    fn may_stand(&self) -> bool {
+        let log = &self.node.raft.raft_log;
+        self.stands && self.steps.are_durable() && log.persisted == log.last_index()
     }
 
     /// Takes a message of another member. What comes of it [`advance`](Self::advance) does.
@@ -348,7 +328,7 @@ impl Member {
         // are of use: it may be the only one to say that it is.
         let is_of_use = match message.msg_type {
             MessageType::MsgUnreachable => false,
-            MessageType::MsgTimeoutNow => self.stands && self.begun <= self.durable,
+            MessageType::MsgTimeoutNow => self.may_stand(),
             // A member is asked to vote only once it has something of the log. One that joins, and was told nothing of
             // its group yet, cannot tell those that have lost their directories and found the group again.
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote => {
@@ -407,12 +387,10 @@ impl Member {
     /// # Errors
     /// The errors of [`advance`](Self::advance).
     pub(super) fn has_written(&mut self, step: u64, durable: &mut impl Durable) -> Result<Progress, AppendError> {
-        self.durable = self.durable.max(step);
-        let is_all = self.begun <= self.durable;
-        while let Some((_, messages)) = self.unsent.pop_front_if(|(of, _)| is_all || *of <= step) {
-            durable.send(messages);
+        durable.send(self.steps.end(step));
+        if self.steps.stays(step) {
+            self.node.on_persist_ready(step);
         }
-        self.node.on_persist_ready(step);
         self.advance(durable)
     }
 
@@ -449,8 +427,6 @@ impl Member {
         self.node.mut_store().sent();
         while self.node.has_ready() {
             let mut ready = self.node.ready();
-            // Those of a leader, which need not wait until it has written what they tell.
-            durable.send(ready.take_messages());
             for asked in ready.take_read_states() {
                 let round = asked.request_ctx.first_chunk().map_or(0, |round| u64::from_le_bytes(*round));
                 progress.confirmed = progress.confirmed.max(Some((round, asked.index)));
@@ -463,19 +439,20 @@ impl Member {
                 }
                 kept.hard = hard.clone();
             }
+            // Those of a leader, which need not wait until it has written the entries that they tell.
+            durable.send(ready.take_messages());
             let (step, entries) = (ready.number(), ready.take_entries());
             if !entries.is_empty() {
                 let unwritten = entries.iter().filter(|entry| written != Some(entry.index));
                 let unwritten = unwritten.map(|entry| Ok((entry.index, frame_of(entry)?)));
                 let unwritten = Unwritten { entries: unwritten.collect::<Result<_, AppendError>>()?, step };
                 progress.unwritten.get_or_insert_default().extend(unwritten);
-                self.begun = step;
-                self.node.mut_store().put(entries);
+                self.steps.begin(step, self.node.mut_store().put(entries));
             }
             let (messages, newly) = (ready.take_persisted_messages(), ready.take_committed_entries());
             self.node.advance_append_async(ready);
-            self.send_of_follower(step, messages, durable);
-            if self.begun <= self.durable {
+            durable.send(self.steps.hold(step, messages));
+            if self.steps.are_durable() {
                 self.node.on_persist_ready(step);
             }
             for entry in newly {
@@ -490,19 +467,6 @@ impl Member {
             self.node.advance_apply();
         }
         Ok(progress)
-    }
-
-    /// Sends what one says that does not lead. Only what it says to have written waits until that is durable: its vote
-    /// is, and the leader hears that it is there.
-    fn send_of_follower(&mut self, step: u64, messages: Vec<Message>, durable: &mut impl Durable) {
-        let is_written = self.begun <= self.durable;
-        let says_written = |message: &Message| message.msg_type == MessageType::MsgAppendResponse;
-        let (later, now): (Vec<_>, Vec<_>) =
-            messages.into_iter().partition(|message| !is_written && says_written(message));
-        durable.send(now);
-        if !later.is_empty() {
-            self.unsent.push_back((step, later));
-        }
     }
 }
 

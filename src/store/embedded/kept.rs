@@ -221,12 +221,15 @@ impl Kept {
         self.entries.len()
     }
 
-    /// Puts entries in the place of all from the first of them on.
-    pub(super) fn put(&mut self, entries: Vec<Entry>) {
+    /// Puts entries in the place of all from the first of them on. Returns whether there were any.
+    pub(super) fn put(&mut self, entries: Vec<Entry>) -> bool {
+        let before = self.entries.len();
         if let Some(first) = entries.first() {
             self.entries.truncate(self.place(first.index).unwrap_or(0));
         }
+        let replaces = self.entries.len() < before;
         self.entries.extend(entries);
+        replaces
     }
 
     /// Forgets entries, after one was handed out to be applied: those up to it in a group of one, which has nobody who

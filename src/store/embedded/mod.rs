@@ -106,6 +106,7 @@ mod schedules;
 mod seal;
 mod state;
 mod stats;
+mod steps;
 mod stored;
 mod taking_part;
 mod unflushed;

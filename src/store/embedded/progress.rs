@@ -68,6 +68,28 @@ pub(super) struct Progress {
     pub(super) unwritten: Option<Unwritten>,
 }
 
+/// Why an entry was not proposed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProposeError {
+    /// This member does not lead in the term of the entry. Nothing was written.
+    #[error("this member does not lead any more")]
+    Deposed,
+    /// Another change of the members has not ended. Nothing was written.
+    #[error("another change of the members is under way")]
+    Changing,
+    #[error(transparent)]
+    Append(#[from] AppendError),
+}
+
+/// The member that is to lead next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Successor {
+    /// The one whose log has come furthest.
+    Furthest,
+    /// The one of this number.
+    Member(u64),
+}
+
 /// Where a member stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {

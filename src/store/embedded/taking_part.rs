@@ -11,10 +11,10 @@ use raft::eraftpb::{Message, MessageType};
 use super::changing;
 use super::engine::{Engine, replay};
 use super::exchange::{Exchange, Offering, Work, not_leading};
-use super::group::{Member, ProposeError};
+use super::group::Member;
 use super::kept::Last;
 use super::message;
-use super::progress::{Committed, Progress};
+use super::progress::{Committed, Progress, ProposeError};
 use super::words::{self, Said, Word};
 use crate::store::{ChangeError, Identity, Member as _, MemberChange, MemberMessage, Membership, StoreError};
 

@@ -12,11 +12,11 @@ use parking_lot::MutexGuard;
 
 use super::durable::{OnDisk, OnLog};
 use super::engine::{CommitError, Engine};
-use super::group::{Member, ProposeError};
+use super::group::Member;
 use super::kept::{read_from, term_of};
 use super::log::AppendError;
 use super::opening::log_format;
-use super::progress::{Committed, Entries, Unwritten};
+use super::progress::{Committed, Entries, ProposeError, Unwritten};
 use crate::store::StoreError;
 
 impl Engine {

@@ -35,10 +35,14 @@ fn one_that_writes_answers_and_says_only_what_is_durable() {
     for _ in 0..ELECTION_TICKS * 3 {
         asked.tick();
     }
+    let unwritten_of_asked = asked.advance(&mut disk).expect("it goes on").unwritten;
+    assert_eq!(unwritten_of_asked, None);
     asked.step(Message { index: 2, log_term: 1, ..candidacy(2) });
     asked.advance(&mut disk).expect("it goes on");
-    assert_eq!(kinds(&mut disk), [MessageType::MsgRequestVoteResponse]);
     assert_eq!(disk.vote, Vote { term: 2, member: 1 }, "its vote is durable");
+    assert_eq!(kinds(&mut disk), [], "it has not written what it votes by");
+    asked.has_written(unwritten.step, &mut disk).expect("it goes on");
+    assert_eq!(kinds(&mut disk), [MessageType::MsgAppendResponse, MessageType::MsgRequestVoteResponse]);
     let (mut disk, step) = (Memory { vote: Vote { term: 1, member: 0 }, ..Memory::default() }, unwritten.step);
     member.has_written(step, &mut disk).expect("it goes on");
     assert_eq!(kinds(&mut disk), [MessageType::MsgAppendResponse, MessageType::MsgAppendResponse]);
@@ -68,4 +72,84 @@ fn entries_that_others_replace_while_they_are_written_are_not_said_to_be_durable
     assert_eq!(progress.committed.len(), 3);
     let said: Vec<_> = disk.outbox.iter().map(|message| (message.to, message.term, message.index)).collect();
     assert_eq!(said, [(3, 2, 3)]);
+}
+
+/// Entries of these terms from the first on, all of which are committed, as a leader sends them.
+fn append_of(leader: u64, term: u64, terms: &[u64]) -> Message {
+    let entry = |(number, of): (u64, &u64)| entry_of(number, frame(*of, 7).into()).expect("an entry");
+    let entries: Vec<_> = (1..).zip(terms).map(entry).collect();
+    let commit = entries.len() as u64;
+    Message { from: leader, term, entries: entries.into(), commit, ..entries_of_leader() }
+}
+
+#[test]
+fn entries_that_are_replaced_twice_by_others_and_themselves_are_applied_once_all_of_that_is_written() {
+    let (mut disk, mut member) = (Memory::default(), start(2, &[1, 2, 3], &Memory::default()));
+    let mut steps = Vec::new();
+    for sent in [Message { commit: 0, ..append_of(1, 1, &[1, 1]) }, Message { commit: 0, ..append_of(3, 2, &[2]) }] {
+        member.step(sent);
+        steps.push(member.advance(&mut disk).expect("it goes on").unwritten.expect("entries"));
+    }
+    member.step(append_of(1, 3, &[1, 1]));
+    steps.push(member.advance(&mut disk).expect("it goes on").unwritten.expect("entries"));
+    for (place, Unwritten { entries, step }) in steps.into_iter().enumerate() {
+        entries.iter().try_for_each(|(number, frame)| disk.write(*number, frame)).expect("written");
+        disk.sync().expect("synced");
+        let applied = member.has_written(step, &mut disk).expect("it goes on").committed.len();
+        assert_eq!(applied, if place == 2 { 2 } else { 0 }, "after the part {place} of what is written");
+    }
+    assert_eq!(disk.synced, [frame(1, 7), frame(1, 7)]);
+    for _ in 0..ELECTION_TICKS * 3 {
+        member.tick();
+    }
+    disk.outbox.clear();
+    member.advance(&mut disk).expect("it goes on");
+    assert!(disk.outbox.iter().any(|message| message.msg_type == MessageType::MsgRequestPreVote), "it stands again");
+}
+
+#[test]
+fn one_does_not_stand_for_election_with_what_has_come_just_before() {
+    let (mut disk, mut member) = (Memory::default(), start(2, &[1, 2, 3], &Memory::default()));
+    member.step(entries_of_leader());
+    for _ in 0..ELECTION_TICKS * 3 {
+        member.tick();
+    }
+    member.step(Message { msg_type: MessageType::MsgTimeoutNow, ..candidacy(1) });
+    let unwritten = member.advance(&mut disk).expect("it goes on").unwritten.expect("entries");
+    let stands =
+        |message: &Message| matches!(message.msg_type, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
+    assert!(!disk.outbox.iter().any(stands), "{:?}", disk.outbox);
+    assert_eq!(disk.vote, Vote { term: 1, member: 0 }, "it does not vote for itself");
+    member.has_written(unwritten.step, &mut disk).expect("it goes on");
+    for _ in 0..ELECTION_TICKS * 3 {
+        member.tick();
+    }
+    member.advance(&mut disk).expect("it goes on");
+    assert!(disk.outbox.iter().any(stands), "{:?}", disk.outbox);
+}
+
+/// What a member asks of the engine around it, in order.
+#[derive(Default)]
+struct Order(Vec<String>);
+
+impl Durable for Order {
+    fn write_vote(&mut self, vote: Vote) -> io::Result<()> {
+        self.0.push(format!("votes for {} in term {}", vote.member, vote.term));
+        Ok(())
+    }
+
+    fn send(&mut self, messages: Vec<Message>) {
+        self.0.extend(messages.iter().map(|message| format!("sends {:?} to {}", message.msg_type, message.to)));
+    }
+}
+
+#[test]
+fn the_only_voter_sends_what_begins_its_term_once_its_vote_is_durable() {
+    let seats = [(1, true), (2, false)].map(|(number, votes)| (number, Seat { votes, ..Seat::default() }));
+    let members = Arc::new(Membership { seats: BTreeMap::from(seats), ..Membership::default() });
+    let mut member =
+        Member::new(1, members, Vote::default(), Last::default(), Vec::new(), None).expect("it fits together");
+    let mut order = Order::default();
+    member.campaign(&mut order).expect("it goes on");
+    assert_eq!(order.0, ["votes for 1 in term 1", "sends MsgAppend to 2"]);
 }
