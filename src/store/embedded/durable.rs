@@ -36,22 +36,35 @@ pub(super) struct OnLog<'e> {
     pub(super) applied: u64,
 }
 
+impl OnLog<'_> {
+    /// Checks that the log ends with this entry.
+    ///
+    /// # Errors
+    /// [`AppendError::Failed`] when it does not. Then the log refuses everything from now on.
+    pub(super) fn check_last(&mut self, number: u64) -> Result<(), AppendError> {
+        match self.log.last() {
+            last if last == number => Ok(()),
+            last => Err(self.refuse(format!("the log ends with entry {last}, and the member's entries with {number}"))),
+        }
+    }
+
+    fn refuse(&mut self, what: String) -> AppendError {
+        self.log.fail();
+        AppendError::Failed(io::Error::other(what))
+    }
+}
+
 impl Entries for OnLog<'_> {
     fn write(&mut self, number: u64, frame: &[u8]) -> Result<(), AppendError> {
+        if number <= self.applied {
+            return Err(self.refuse(format!("entry {number} was applied, and another is to be in its place")));
+        }
         if number <= self.log.last() {
-            if number <= self.applied {
-                let what = format!("entry {number} was applied, and another is to be in its place");
-                return Err(AppendError::Failed(io::Error::other(what)));
-            }
             self.log.cut_back(number - 1).map_err(AppendError::Failed)?;
         }
-        match self.log.write(frame)? {
-            written if written == number => Ok(()),
-            written => {
-                let what = format!("entry {number} was written as {written}");
-                Err(AppendError::Failed(io::Error::other(what)))
-            }
-        }
+        // A frame is numbered by its place: it would be found as another entry.
+        self.check_last(number - 1)?;
+        self.log.write(frame).map(drop)
     }
 
     fn sync(&mut self) -> io::Result<()> {

@@ -19,9 +19,12 @@ struct State {
 }
 
 impl Queue {
-    /// Adds entries behind those that wait.
+    /// Adds entries behind those that wait. Once the queue is closed, they are dropped.
     pub(super) fn put(&self, next: Unwritten) {
         let mut state = self.state.lock();
+        if state.is_closed {
+            return;
+        }
         state.bytes += next.entries.iter().map(|(_, frame)| frame.len()).sum::<usize>();
         match &mut state.waiting {
             Some(waiting) => waiting.extend(next),
@@ -40,6 +43,10 @@ impl Queue {
 
     pub(super) fn is_empty(&self) -> bool {
         self.state.lock().waiting.is_none()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
     }
 
     /// Returns the bytes of those that wait.

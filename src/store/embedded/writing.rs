@@ -62,7 +62,11 @@ impl Engine {
             log.log.prepare().map_err(|error| self.not_written(error.into()))?;
             let member = self.member.lock();
             // One that does not lead appends nothing.
-            if self.unwritten.is_empty() || !member.position().is_leader {
+            if !member.position().is_leader || self.unwritten.is_closed() {
+                return Err(self.not_written(ProposeError::Deposed));
+            }
+            if self.unwritten.is_empty() {
+                log.check_last(member.last()).map_err(|error| self.not_written(error.into()))?;
                 return Ok((log, member));
             }
             drop((member, log));
@@ -90,8 +94,10 @@ impl Engine {
     pub(super) fn write_entries(&self) -> Result<(), StoreError> {
         let mut log = self.log_to_write();
         let Some(unwritten) = self.unwritten.take() else { return Ok(()) };
-        self.write_to(&mut log, &unwritten)?;
+        // What follows must not take the place of what is missing.
+        let written = self.write_to(&mut log, &unwritten).inspect_err(|_| log.log.fail());
         drop(log);
+        written?;
         self.has_written(unwritten.step)
     }
 

@@ -13,6 +13,7 @@ use super::super::directory::Directory;
 use super::super::entry::encode_members;
 use super::super::exchange::{Exchange, Work};
 use super::super::kept::{Last, entry_of};
+use super::super::log::faults;
 use super::super::options::{EmbeddedOptions, GroupOptions};
 use super::super::{message, stored, versions};
 use super::*;
@@ -37,10 +38,31 @@ impl Follower {
         let entries: Vec<Entry> = entries.map(|(number, frame)| entry(number, frame)).collect();
         let append = Message { msg_type: MessageType::MsgAppend, from: 3, to: 2, term, ..Message::default() };
         let sent = Message { index, log_term, commit: index + 1, entries: entries.into(), ..append };
-        let messages = vec![message::encode(&sent).expect("writable").expect("it is sent")];
-        let (changes, round) = (Vec::new(), None);
-        let work = Work { messages, round, changes, hand_over: None, is_tick: false };
+        self.turn(Some(&sent));
+    }
+
+    /// Takes a message, or lets its clock tick.
+    fn turn(&self, message: Option<&Message>) {
+        let encode = |message| message::encode(message).expect("writable").expect("it is sent");
+        let (messages, changes) = (message.map(encode).into_iter().collect(), Vec::new());
+        let work = Work { messages, round: None, changes, hand_over: None, is_tick: message.is_none() };
         self.engine.take_part(work).expect("it goes on");
+    }
+
+    /// Is elected in this term, which follows the one that it knows. The entry that begins it waits to be written.
+    fn lead(&self, term: u64) {
+        (0..20).for_each(|_| self.turn(None));
+        for msg_type in [MessageType::MsgRequestPreVoteResponse, MessageType::MsgRequestVoteResponse] {
+            self.turn(Some(&Message { msg_type, from: 3, to: 2, term, ..Message::default() }));
+        }
+        let position = self.engine.member.lock().position();
+        assert!(position.is_leader && position.term == term, "{position:?}");
+    }
+
+    /// Appends an entry of a term, and says why that is refused.
+    fn refusal(&self, term: u64) -> CommitError {
+        let entry = frames(term, 1).next().expect("one");
+        self.engine.try_append(entry).expect_err("it is refused")
     }
 
     /// Writes what waits. Returns how often that was synced.
@@ -158,4 +180,45 @@ fn a_group_that_goes_back_to_an_earlier_version_begins_segments_that_it_reads() 
     follower.take(1, (23, 1), frames(1, 10));
     assert_eq!((follower.write(), follower.formats()), (1, vec![1, 2, 1, 2]));
     assert_eq!(follower.restarted().engine.member.lock().last(), 33);
+}
+
+#[test]
+fn no_entry_gets_the_number_of_one_for_which_there_was_no_room() {
+    let follower = Follower::new();
+    follower.agree_on(1, (0, 0), versions::BATCHES);
+    follower.lead(2);
+    faults::fill(true);
+    follower.engine.write_entries().expect_err("there is no room for what begins the term");
+    faults::fill(false);
+    let refusal = follower.refusal(2);
+    assert!(matches!(refusal, CommitError::Failed(_)), "{refusal:?}");
+    assert_eq!(follower.engine.log.lock().last(), 1);
+    assert_eq!(follower.restarted().engine.member.lock().last(), 1);
+}
+
+#[test]
+fn nothing_is_written_behind_entries_that_were_dropped_as_the_member_has_left() {
+    let follower = Follower::new();
+    follower.agree_on(1, (0, 0), versions::BATCHES);
+    follower.lead(2);
+    follower.engine.leave();
+    let refusal = follower.refusal(2);
+    assert!(matches!(refusal, CommitError::Refused(_)), "{refusal:?}");
+    assert_eq!(follower.restarted().engine.member.lock().last(), 1);
+}
+
+#[test]
+fn a_log_that_does_not_end_as_the_member_does_takes_nothing_any_more() {
+    let follower = Follower::new();
+    follower.agree_on(1, (0, 0), versions::BATCHES);
+    follower.lead(2);
+    follower.write();
+    assert_eq!(follower.engine.log.lock().last(), 2);
+    follower.engine.log.lock().cut_back(1).expect("it is cut");
+    for _ in 0..2 {
+        let refusal = follower.refusal(2);
+        assert!(matches!(refusal, CommitError::Failed(_)), "{refusal:?}");
+    }
+    follower.engine.log.lock().write(b"anything").expect_err("it has failed");
+    assert_eq!(follower.restarted().engine.member.lock().last(), 1);
 }
