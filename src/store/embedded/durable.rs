@@ -1,6 +1,7 @@
 //! What a member must not forget, on disk.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::MutexGuard;
 use raft::eraftpb::Message;
@@ -34,6 +35,14 @@ pub(super) struct OnLog<'e> {
     pub(super) log: MutexGuard<'e, Log>,
     /// The number of the last entry that was applied.
     pub(super) applied: u64,
+    /// Is 0 once this is dropped.
+    pub(super) writing: &'e AtomicU64,
+}
+
+impl Drop for OnLog<'_> {
+    fn drop(&mut self) {
+        self.writing.store(0, Ordering::Relaxed);
+    }
 }
 
 impl OnLog<'_> {

@@ -47,6 +47,8 @@ pub(super) struct Engine {
     pub(super) agreed: Agreed,
     /// Whether the store is about to begin with the state of another member, and takes part in nothing until then.
     pub(super) gives_way: AtomicBool,
+    /// One more than the ticks that there were when what is being written to the log was begun; 0 while nothing is.
+    pub(super) writing: AtomicU64,
     /// How many ticks there were.
     pub(super) ticks: AtomicU64,
     /// The number of the last entry with what the others have acknowledged that this one wrote.
@@ -96,6 +98,7 @@ impl Engine {
             exchange,
             agreed,
             gives_way,
+            writing: AtomicU64::new(0),
             ticks,
             noted,
             first,

@@ -367,6 +367,17 @@ impl Member {
         }
     }
 
+    /// Gives up the lead, if this member has that, to one that has all of the log where there is one. Unlike a
+    /// member that hands it over, this one writes nothing for that: its disk may hang. What comes of it
+    /// [`advance`](Self::advance) does.
+    pub(super) fn give_up_lead(&mut self) {
+        self.hand_over(Successor::Furthest);
+        let raft = &mut self.node.raft;
+        if raft.state == StateRole::Leader {
+            raft.become_follower(raft.term, raft::INVALID_ID);
+        }
+    }
+
     /// Returns the other voter that has the most of the log, of those that have answered of late if any has.
     fn furthest(&self) -> Option<u64> {
         let (raft, voters) = (&self.node.raft, self.node.raft.prs().conf().voters());

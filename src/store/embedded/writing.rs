@@ -19,6 +19,10 @@ use super::opening::log_format;
 use super::progress::{Committed, Entries, ProposeError, Unwritten};
 use crate::store::StoreError;
 
+/// A leader whose log takes more ticks to write than this gives up the lead: some five times as many as the others
+/// wait for a leader that is silent.
+const HANGING_TICKS: u64 = 100;
+
 impl Engine {
     /// Does what [`append`](Self::append) says.
     ///
@@ -78,8 +82,15 @@ impl Engine {
         let mut log = self.log.lock();
         let members = self.exchange.as_ref().map(|exchange| exchange.agreed());
         log.write_as(log_format(members.as_deref()));
-        let applied = self.applied().0;
-        OnLog { log, applied }
+        let (applied, writing) = (self.applied().0, &self.writing);
+        writing.store(self.ticks.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        OnLog { log, applied, writing }
+    }
+
+    /// Returns whether the log has been written to since so many ticks that its disk is taken to hang.
+    pub(super) fn hangs(&self, ticks: u64) -> bool {
+        let begun = self.writing.load(Ordering::Relaxed);
+        begun > 0 && ticks.saturating_sub(begun) > HANGING_TICKS
     }
 
     /// Returns what a member must not forget beside its log.

@@ -222,3 +222,29 @@ fn a_log_that_does_not_end_as_the_member_does_takes_nothing_any_more() {
     follower.engine.log.lock().write(b"anything").expect_err("it has failed");
     assert_eq!(follower.restarted().engine.member.lock().last(), 1);
 }
+
+#[test]
+fn a_leader_whose_log_is_not_written_gives_up_the_lead_and_is_elected_again_once_it_is() {
+    let follower = Follower::new();
+    follower.agree_on(1, (0, 0), versions::BATCHES);
+    follower.lead(2);
+    follower.write();
+    let is_there =
+        Message { msg_type: MessageType::MsgHeartbeatResponse, from: 3, to: 2, term: 2, ..Message::default() };
+    let leads_after = |ticks: u64| {
+        for tick in 0..ticks {
+            follower.turn(None);
+            if tick % 5 == 0 {
+                follower.turn(Some(&is_there));
+            }
+        }
+        follower.engine.member.lock().position().is_leader
+    };
+    assert!(leads_after(HANGING_TICKS * 2), "nothing is being written");
+    let log = follower.engine.log_to_write();
+    assert!(leads_after(HANGING_TICKS / 2), "it may be slow");
+    assert!(!leads_after(HANGING_TICKS));
+    drop(log);
+    follower.lead(3);
+    assert_eq!(follower.write(), 1);
+}
