@@ -8,7 +8,8 @@
 //! - The network loses, doubles, delays and reorders messages, and is cut between some members in one direction or
 //!   both.
 //! - Clocks go at their own pace, and stand still.
-//! - Disks fail amid what is written, are full, and are so slow that their member does nothing for long.
+//! - Disks fail amid what is written, are full, and are so slow that their member does nothing for long, or that what
+//!   it has to write piles up while it goes on.
 //! - A disk that lies loses what it has said to be durable. That is found out when the store is opened, by the seal and
 //!   the log's checksums: then the directory is lost, and the member is replaced by one with an empty directory. A lie
 //!   that nobody finds out breaks the promises on which Raft rests; it is not simulated. So no more directories are
@@ -29,9 +30,8 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::super::entry;
 use super::super::progress::Committed;
-use super::Successor;
+use super::Successor::{self, Furthest};
 use crate::store::{Identity, MemberMessage, Membership};
 use disk::{Disk, State};
 use node::Node;
@@ -42,6 +42,7 @@ mod faults;
 mod node;
 mod operator;
 mod running;
+mod writing;
 
 /// How many groups are made up, and the steps of each. The nightly script asks for more.
 const SEEDS: u64 = 40;
@@ -89,6 +90,7 @@ counts!(
     crashes,
     partitions,
     stalls,
+    slow_disks,
     lost,
     doubled,
     replaced_entries,
@@ -123,6 +125,9 @@ struct World {
     acknowledged: u64,
     /// The members of the group as of the last entry that any of them has applied.
     members: Arc<Membership>,
+    /// The number of the last entry with members that was proposed. What follows it in the history tells what became of
+    /// it.
+    changed: u64,
     /// The directory of the leader of each term.
     leaders: BTreeMap<u64, u64>,
     proposed: u64,
@@ -150,6 +155,16 @@ impl World {
         self.sent += 1;
         let arrives = self.now + self.random.random_range(0..late);
         self.network.insert((arrives, self.sent), message);
+    }
+
+    /// Takes some of the messages that have come for a member.
+    fn due(&mut self, to: u64) -> Vec<MemberMessage> {
+        let (now, count) = (self.now, self.random.random_range(0..4));
+        let cuts = &self.cuts;
+        let come = self.network.range(..(now + 1, 0));
+        let come = come.filter(|(_, message)| message.to == to && !cuts.contains(&(message.from, to)));
+        let places: Vec<_> = come.map(|(place, _)| *place).take(count).collect();
+        places.into_iter().filter_map(|place| self.network.remove(&place)).collect()
     }
 
     /// Makes up the identity of a group.
@@ -210,6 +225,8 @@ struct Simulation {
     /// Of a thousand steps, those in which a process dies, and in which something else goes wrong.
     crashes: u32,
     faults: u32,
+    /// Whether leaders seldom lead for long.
+    is_restless: bool,
 }
 
 impl Simulation {
@@ -218,6 +235,7 @@ impl Simulation {
         let founders: Vec<u64> = (1..=if random.random() { 3 } else { 5 }).collect();
         let (flushes, keeps) = ([10, 50, 400][random.random_range(0..3)], [0, 5, 50][random.random_range(0..3)]);
         let (crashes, faults) = (random.random_range(0..6), random.random_range(2..16));
+        let is_restless = random.random_range(0..3) == 0;
         let world = World {
             seed,
             random,
@@ -230,6 +248,7 @@ impl Simulation {
             history: Vec::new(),
             acknowledged: 0,
             members: Arc::new(Membership::founded(&founders)),
+            changed: 0,
             leaders: BTreeMap::new(),
             proposed: 0,
             flushes,
@@ -239,7 +258,7 @@ impl Simulation {
         let (nodes, lost, back) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         let directories = 0;
         let mut simulation =
-            Self { world, nodes, founders: founders.clone(), directories, lost, back, crashes, faults };
+            Self { world, nodes, founders: founders.clone(), directories, lost, back, crashes, faults, is_restless };
         for number in founders.clone() {
             simulation.put_node(number, &founders);
         }
@@ -268,20 +287,26 @@ impl Simulation {
         }
         if is_calm || self.world.random.random_range(0..3) == 0 {
             let count = self.world.random.random_range(0..4);
-            node.write(if is_calm { usize::MAX } else { count }, &mut self.world);
+            match is_calm {
+                true => node.write_all(&mut self.world),
+                false => node.write(count, &mut self.world),
+            }
         }
         match self.world.random.random_range(0..1_000) {
             0..260 => {
                 if node.pace >= self.world.random.random_range(1..=4) {
-                    node.tick(&mut self.world);
+                    let messages = self.world.due(number);
+                    node.turn(messages, true, &mut self.world);
                 }
             }
             260..285 => self.with_leader(Node::propose),
             285..295 => self.with_leader(Node::call),
             295..305 => self.operate(),
             305..308 if !is_calm => self.hand_over(number),
-            chance if !is_calm && chance < 308 + self.crashes => node.crash(&mut self.world),
-            chance if !is_calm && chance < 308 + self.crashes + self.faults => self.go_wrong(number),
+            308..328 if !is_calm && self.is_restless => self.with_leader(|node, world| node.hand_over(Furthest, world)),
+            328..338 if !is_calm && self.is_restless => self.cut(),
+            chance if !is_calm && (338..338 + self.crashes).contains(&chance) => node.crash(&mut self.world),
+            chance if !is_calm && (350..350 + self.faults).contains(&chance) => self.go_wrong(number),
             _ => {
                 // Faster than they are sent.
                 self.deliver();
@@ -335,7 +360,9 @@ impl Simulation {
             world.sent += 1;
             world.network.insert((node.wakes, world.sent), message);
         } else {
-            node.hear(message, world);
+            let mut messages = vec![message];
+            messages.extend(world.due(node.number));
+            node.turn(messages, false, world);
         }
     }
 
@@ -346,8 +373,7 @@ impl Simulation {
 
     /// Returns whether a change of the members is under way somewhere.
     fn is_changing(&self) -> bool {
-        let known = self.world.history.len() as u64;
-        self.nodes.values().any(|node| node.disk.files().behind(known).any(|(_, frame)| entry::has_members(frame)))
+        self.world.changed > self.world.history.len() as u64
     }
 
     fn count_replaced(&mut self, number: u64) {
@@ -359,7 +385,7 @@ impl Simulation {
         let world = &mut self.world;
         (world.is_calm, world.cut_until) = (true, 0);
         for node in self.nodes.values_mut() {
-            (node.pace, node.wakes) = (4, 0);
+            (node.pace, node.wakes, node.writes) = (4, 0, 0);
             let mut files = node.disk.files();
             (files.is_full, files.fails) = (false, None);
         }

@@ -14,23 +14,15 @@ impl Simulation {
     pub(super) fn go_wrong(&mut self, number: u64) {
         let Some(node) = self.nodes.get_mut(&number) else { return };
         let world = &mut self.world;
-        match world.random.random_range(0..16) {
-            0 | 1 => {
-                let all: Vec<u64> = self.nodes.keys().copied().collect();
-                let apart: BTreeSet<u64> = all.iter().copied().filter(|_| world.random.random()).collect();
-                let (there, back) = [(true, true), (true, false), (false, true)][world.random.random_range(0..3)];
-                for one in &apart {
-                    for other in all.iter().filter(|other| !apart.contains(other)) {
-                        world.cuts.extend(there.then_some((*one, *other)));
-                        world.cuts.extend(back.then_some((*other, *one)));
-                    }
-                }
-                world.cut_until = world.now + world.random.random_range(50..800);
-                world.counts.partitions += 1;
-            }
+        match world.random.random_range(0..18) {
+            0 | 1 => self.cut(),
             2 => {
                 node.wakes = world.now + world.random.random_range(50..500);
                 world.counts.stalls += 1;
+            }
+            16.. => {
+                node.writes = world.now + world.random.random_range(100..3_000);
+                world.counts.slow_disks += 1;
             }
             3 => node.pace = world.random.random_range(0..=4),
             7..9 => node.copy = Some(node.disk.copy()),
@@ -41,9 +33,25 @@ impl Simulation {
                 self.nodes.values_mut().for_each(|node| node.crash(&mut self.world));
             }
             9..14 if self.may_be_lost(number) => self.put_back(number),
-            14.. if self.may_be_lost(number) => self.lose(number),
+            14..16 if self.may_be_lost(number) => self.lose(number),
             _ => {}
         }
+    }
+
+    /// Cuts the network between some members and the others for a while.
+    pub(super) fn cut(&mut self) {
+        let world = &mut self.world;
+        let all: Vec<u64> = self.nodes.keys().copied().collect();
+        let apart: BTreeSet<u64> = all.iter().copied().filter(|_| world.random.random()).collect();
+        let (there, back) = [(true, true), (true, false), (false, true)][world.random.random_range(0..3)];
+        for one in &apart {
+            for other in all.iter().filter(|other| !apart.contains(other)) {
+                world.cuts.extend(there.then_some((*one, *other)));
+                world.cuts.extend(back.then_some((*other, *one)));
+            }
+        }
+        world.cut_until = world.now + world.random.random_range(50..800);
+        world.counts.partitions += 1;
     }
 
     /// Lets all members that vote lose their directories but one, a founder that has something of the log and knows the

@@ -2,7 +2,6 @@
 //! [`incoming`](super::super::super::incoming) do with threads and clocks, in steps.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +9,10 @@ use raft::eraftpb::MessageType;
 use rand::RngExt as _;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::super::kept::{Last, group_of, read_from};
+use super::super::super::kept::Last;
 use super::super::super::log::AppendError;
 use super::super::super::others::Others;
-use super::super::super::progress::{Entries as _, Progress, Unwritten};
+use super::super::super::progress::Progress;
 use super::super::super::seal::SealedGroup;
 use super::super::super::words::{Piece, Said, Word};
 use super::super::super::{changing, message, stored};
@@ -52,9 +51,11 @@ pub(super) struct Node {
     /// The members that it was started with.
     peers: Vec<u64>,
     /// What its process has in memory; `None` while there is no process.
-    running: Option<Running>,
+    pub(super) running: Option<Running>,
     /// It does nothing before this step.
     pub(super) wakes: u64,
+    /// Its disk writes nothing before this step.
+    pub(super) writes: u64,
     /// In how many of four ticks of the others its clock ticks.
     pub(super) pace: u32,
     /// A copy of its directory.
@@ -63,7 +64,7 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(number: u64, disk: Disk, peers: Vec<u64>) -> Self {
-        Self { number, disk, peers, running: None, wakes: 0, pace: 4, copy: None }
+        Self { number, disk, peers, running: None, wakes: 0, writes: 0, pace: 4, copy: None }
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -149,7 +150,8 @@ impl Node {
             others,
             state,
             waiting: VecDeque::new(),
-            unwritten: None,
+            unwritten: VecDeque::new(),
+            is_writing: false,
             ticks: 0,
             receiving: None,
             calls: Calls::default(),
@@ -171,21 +173,31 @@ impl Node {
         }
     }
 
-    /// Lets its clock tick.
-    pub(super) fn tick(&mut self, world: &mut World) {
+    /// Takes messages of other members, lets its clock tick where that `is_tick`, and then does what there is to do.
+    pub(super) fn turn(&mut self, messages: Vec<MemberMessage>, is_tick: bool, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        running.let_take_part(self.number);
+        for message in messages {
+            self.hear(message, world);
+        }
+        if is_tick {
+            self.tick(world);
+        }
+        self.proceed(world);
+    }
+
+    fn tick(&mut self, world: &mut World) {
         let Some(running) = &mut self.running else { return };
         running.ticks += 1;
         // The library draws it from a generator of its own.
         let drawn = xxh3_64(&[world.seed, self.number, running.ticks >> 4].map(u64::to_le_bytes).concat());
         let timeout = ELECTION_TICKS + usize::try_from(drawn % ELECTION_TICKS as u64).expect("small");
         running.member.node.raft.set_randomized_election_timeout(timeout);
-        running.let_take_part(self.number);
         running.member.tick();
         self.ask_again(world);
         if self.running.as_ref().is_some_and(|running| running.ticks.is_multiple_of(HELLO_TICKS)) {
             self.say_hello(world);
         }
-        self.proceed(world);
     }
 
     fn say_hello(&mut self, world: &mut World) {
@@ -235,6 +247,7 @@ impl Node {
         }
         running.others.openings.has_noted(&all);
         let proposed = running.member.propose_acknowledged(&all, &mut self.disk.clone());
+        world.changed = world.changed.max(running.member.last());
         self.has_proposed(proposed, world);
     }
 
@@ -251,11 +264,9 @@ impl Node {
         }
     }
 
-    /// Takes a message of another member.
-    pub(super) fn hear(&mut self, message: MemberMessage, world: &mut World) {
+    fn hear(&mut self, message: MemberMessage, world: &mut World) {
         let Some(running) = &mut self.running else { return };
         let from = message.from;
-        running.let_take_part(self.number);
         let Some((identity, said)) = running.understand(&message) else { return };
         match said {
             Said::Library(bytes, directories) => {
@@ -307,12 +318,11 @@ impl Node {
                     running.others.hear_went_back(from, &said);
                 }
             }
-            Said::Word(Word::Piece(piece)) => return self.receive(from, piece, world),
+            Said::Word(Word::Piece(piece)) => self.receive(from, piece, world),
             Said::Word(Word::Gone(offer)) => {
                 running.receiving.take_if(|receiving| receiving.offer.number == offer);
             }
         }
-        self.proceed(world);
     }
 
     /// Takes a piece of a state, and begins with that when it is whole.
@@ -349,11 +359,10 @@ impl Node {
     /// Proposes an entry of the world's, if it leads.
     pub(super) fn propose(&mut self, world: &mut World) {
         // What the member has comes first.
-        self.write(usize::MAX, world);
-        let Some(running) = self.running.as_mut().filter(|running| running.leads()) else { return };
-        if running.unwritten.is_some() {
-            return;
-        }
+        self.write_all(world);
+        let writes = self.writes <= world.now;
+        let leading = self.running.as_mut().filter(|running| running.leads() && running.unwritten.is_empty());
+        let Some(running) = leading.filter(|_| writes) else { return };
         let mut frame = Vec::new();
         world.proposed += 1;
         stored::append(&(running.state.last.term, world.proposed), &mut frame).expect("writable");
@@ -366,6 +375,7 @@ impl Node {
     fn propose_members(&mut self, next: &Membership, world: &mut World) {
         let Some(running) = &mut self.running else { return };
         let proposed = running.member.propose_members(next, &mut self.disk.clone());
+        world.changed = world.changed.max(running.member.last());
         self.has_proposed(proposed, world);
     }
 
@@ -418,102 +428,5 @@ impl Node {
         running.seal(&self.disk);
         let progress = running.member.advance(&mut self.disk.clone());
         self.conclude(progress, world);
-    }
-
-    /// Writes so many of the entries that wait for it, and syncs them once all are written.
-    pub(super) fn write(&mut self, count: usize, world: &mut World) {
-        let Some(running) = &mut self.running else { return };
-        let Some(Unwritten { entries, step }) = &mut running.unwritten else { return };
-        let (mut disk, step, count) = (self.disk.clone(), *step, count.min(entries.len()));
-        let mut written = entries.drain(..count).try_for_each(|(number, frame)| disk.write(number, &frame));
-        if written.is_ok() && entries.is_empty() {
-            running.unwritten = None;
-            written = disk.sync().map_err(AppendError::Failed);
-        } else if written.is_ok() {
-            return;
-        }
-        let progress = written.and_then(|()| running.member.has_written(step, &mut disk));
-        self.conclude(progress, world);
-    }
-
-    /// Reads what other members lack from the log.
-    fn read(&mut self, world: &mut World) {
-        let Some(running) = &mut self.running else { return };
-        let (Some((number, last)), Some(log)) = (running.member.to_read(), running.member.earlier()) else { return };
-        let read = read_from(&*log, number, last);
-        let progress = running.member.has_read(number, read, &mut self.disk.clone());
-        self.conclude(progress, world);
-    }
-
-    fn conclude(&mut self, progress: Result<Progress, AppendError>, world: &mut World) {
-        let Some(running) = &mut self.running else { return };
-        let messages = mem::take(&mut self.disk.files().outbox);
-        let Ok(progress) = progress else {
-            // What it was to send may have been sent.
-            if world.random.random() {
-                running.send(self.number, &self.disk, messages, world);
-            }
-            return self.crash(world);
-        };
-        if let Some(unwritten) = progress.unwritten {
-            running.unwritten.get_or_insert_default().extend(unwritten);
-        }
-        let position = running.member.position();
-        if position.is_leader {
-            world.leads(position.term, self.disk.files().group.directory);
-        }
-        if !progress.committed.is_empty() {
-            running.others.agree(self.number, running.member.members());
-            if position.is_leader {
-                running.others.adopt(running.member.members().identity);
-            }
-            progress.acknowledged.iter().for_each(|said| running.others.note(said));
-        }
-        running.send(self.number, &self.disk, messages, world);
-        running.calls.progress(&progress.committed, progress.confirmed, &mut world.counts);
-        running.waiting.extend(progress.committed);
-        if world.is_calm || world.random.random_range(0..4) > 0 {
-            self.apply(world);
-        }
-        if let Some(running) = &mut self.running {
-            let term = running.leads().then_some(position.term);
-            running.calls.answer(term, &mut world.counts);
-        }
-        if world.is_calm || world.random.random_range(0..4) > 0 {
-            self.write(usize::MAX, world);
-        }
-        if world.is_calm || world.random.random_range(0..4) > 0 {
-            self.read(world);
-        }
-    }
-
-    /// Applies what is committed, and takes it over into the database from time to time.
-    fn apply(&mut self, world: &mut World) {
-        let Some(running) = &mut self.running else { return };
-        let mut is_other_group = false;
-        let position = running.member.position();
-        let leads_in = position.is_leader.then_some(position.term);
-        for committed in running.waiting.drain(..) {
-            let before = running.state.members.clone();
-            running.state.apply(&committed);
-            is_other_group |= before != running.state.members;
-            world.has_applied(self.number, &committed, &running.state);
-            if leads_in == Some(committed.term) {
-                world.acknowledged = world.acknowledged.max(committed.number);
-            }
-        }
-        if is_other_group {
-            let mut group = running.member.node.raft.prs().conf().to_conf_state();
-            group.voters.sort_unstable();
-            group.learners.sort_unstable();
-            assert_eq!(group, group_of(&running.state.members), "the library has other members");
-            assert_eq!(**running.member.members(), *running.state.members, "it has other members");
-        }
-        let mut files = self.disk.files();
-        files.applied = running.state.last.number;
-        if running.state.last.number > files.flushed.last.number && world.random.random_ratio(1, world.flushes) {
-            let kept = world.random.random_range(0..=world.keeps);
-            files.flush(running.state.clone(), kept);
-        }
     }
 }

@@ -23,8 +23,9 @@ pub(super) struct Running {
     pub(super) state: State,
     /// What is committed and not applied yet.
     pub(super) waiting: VecDeque<Committed>,
-    /// What is to be written to the log.
-    pub(super) unwritten: Option<Unwritten>,
+    /// What is to be written to the log, one after the other, and whether the first is being written.
+    pub(super) unwritten: VecDeque<Unwritten>,
+    pub(super) is_writing: bool,
     pub(super) ticks: u64,
     pub(super) receiving: Option<Receiving>,
     pub(super) calls: Calls,
@@ -49,6 +50,16 @@ impl Running {
     pub(super) fn let_take_part(&mut self, own: u64) {
         let takes_part = self.others.take_part(own, self.member.last());
         self.member.let_take_part(takes_part, self.others.may_stand(own, self.member.members()));
+    }
+
+    /// Puts entries behind those that are to be written, with the last of these where they are not written yet and that
+    /// `joins` them.
+    pub(super) fn put(&mut self, next: Unwritten, joins: bool) {
+        let waits = self.unwritten.len() > usize::from(self.is_writing);
+        match self.unwritten.back_mut().filter(|_| joins && waits) {
+            Some(last) => last.extend(next),
+            None => self.unwritten.push_back(next),
+        }
     }
 
     /// Keeps what it knows of the others.
