@@ -7,7 +7,8 @@
 //! A crash can cut short what was written last only. What is broken at the end of a segment is taken for that, unless
 //! something shows that it was written whole once:
 //!
-//! - it ends with the end marker and no sector of it is zero; or it is right but for its length or a marker;
+//! - it ends with the end marker and no sector of it is zero; or it is right but for its length or a marker, and no
+//!   sector ends before its payload, with which these can have been lost;
 //! - another frame or footer follows it, whole or only begun.
 //!
 //! What cannot be told from a crash is damage to a last frame which has, besides, a sector of zeros in its payload.
@@ -18,7 +19,8 @@
 //!
 //! - a whole frame behind it says that it was durable by then;
 //! - a footer follows, whole or only begun: everything before it is synced first;
-//! - it ends with the end marker, and no sector of it ends with a zero; or it is right but for its length or a marker.
+//! - it ends with the end marker, and no sector of it ends with a zero; or it is right but for its length or a marker,
+//!   as above.
 //!
 //! What cannot be told from a crash is damage to a frame of the last sync, a sector of which ends with a zero besides.
 
@@ -104,7 +106,7 @@ fn check_single(bytes: &[u8], at: usize, last: u64) -> Result<(), String> {
 /// Returns whether the broken frame at `at`, which goes to the end of the bytes if it is the last, was whole once.
 fn is_written_whole(bytes: &[u8], at: usize) -> bool {
     if let Some(record) = Record::parse(bytes, at) {
-        let is_started = is_start(&record.start) || has_hole(bytes, at, at + 4);
+        let is_started = is_start(&record.start) || has_lost_start(at, &record.start, &[]);
         return !is_started || !END.starts_with(&bytes[record.end..]);
     }
     let Some(checked) = bytes.len().checked_sub(END_BYTES).filter(|checked| *checked >= at + START_BYTES) else {
@@ -119,7 +121,15 @@ fn has_wrong_length(bytes: &[u8], at: usize, checked: usize) -> bool {
     let mut hasher = Xxh3::new();
     hasher.update(&length.to_le_bytes());
     hasher.update(&bytes[at + 8..checked]);
-    u64_at(bytes, checked) == Some(hasher.digest())
+    let is_right = u64_at(bytes, checked) == Some(hasher.digest());
+    is_right && !has_lost_start(at, &bytes[at..at + 8], &length.to_le_bytes())
+}
+
+/// Returns whether `found`, of the frame at `at`, can be what a lost sector left of a marker and what follows it. The
+/// sector ends before the payload: the number of a frame is not zero, and the checksum has that.
+fn has_lost_start(at: usize, found: &[u8], follows: &[u8]) -> bool {
+    let is_in_two = at / SECTOR < (at + START_BYTES) / SECTOR;
+    is_in_two && [FRAME, FOOTER].iter().any(|marker| is_left_of(found, &[&marker[..], follows].concat()))
 }
 
 /// Returns whether a sector was not written, of which only what is between `from` and `to` counts.

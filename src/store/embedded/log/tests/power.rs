@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::super::segment::{Ending, encode_footer};
 use super::faults::{STEPS, Step, note};
 use super::*;
 
@@ -180,4 +181,59 @@ fn several_frames_that_are_synced_together_are_not_told_from_damage_by_the_rule_
     };
     assert!(damaged(Format::Single) > 50, "{}", damaged(Format::Single));
     assert_eq!(damaged(Format::Batched), 0);
+}
+
+/// Returns a segment of one frame, which ends so many bytes behind the beginning of a sector, and what follows that:
+/// the bytes of a frame with this payload, or of a footer without one.
+fn at_byte(byte: usize, (format, first): (Format, u64), payload: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
+    let durable = |number: u64| (format == Format::Batched).then_some(number - 1);
+    let mut synced: Vec<u8> = Header { format, first, previous: 0 }.encode().into();
+    let overhead = if format == Format::Batched { 36 } else { 28 };
+    append_frame(&mut synced, first, durable(first), &vec![b'x'; 2 * SECTOR + byte - HEADER_BYTES - overhead])
+        .expect("a frame");
+    assert_eq!(synced.len(), 2 * SECTOR + byte);
+    let mut last = Vec::new();
+    match payload {
+        Some(payload) => append_frame(&mut last, first + 1, durable(first + 1), payload).expect("a frame"),
+        None => {
+            encode_footer(&mut last, first, xxhash_rust::xxh3::xxh3_64(&synced), Ending::Rotated).expect("a footer")
+        }
+    }
+    (synced, last)
+}
+
+#[test]
+fn a_sector_that_is_lost_wherever_a_frame_or_footer_begins_is_no_damage() {
+    let payloads = [0, 5, 248, 256, 700].map(|length| vec![b'y'; length]);
+    let payloads: Vec<Option<&[u8]>> = payloads.iter().map(|payload| Some(&payload[..])).chain([None]).collect();
+    // The number of the frame behind it begins with a zero where it is 256.
+    let kinds = [Format::Single, Format::Batched].map(|format| [(format, 1), (format, 255)]);
+    for byte in 0..SECTOR {
+        for (kind, payload) in kinds.iter().flatten().flat_map(|kind| payloads.iter().map(move |it| (*kind, *it))) {
+            let (synced, last) = at_byte(byte, kind, payload);
+            let (begin, end) = (synced.len(), synced.len() + last.len());
+            let whole = [&synced[..], &last].concat();
+            // A frame that was to be synced with it may follow.
+            let mut next = whole.clone();
+            if kind.0 == Format::Batched && payload.is_some() {
+                append_frame(&mut next, kind.1 + 2, Some(kind.1), b"another").expect("a frame");
+            }
+            for (left, sector) in [whole, next].iter().flat_map(|written| lost(written, begin..end)) {
+                let place = format!("{kind:?}, {:?} at byte {byte}, sector {sector}", payload.map(<[u8]>::len));
+                let segment = Segment::parse(&left, kind.1, |_, _| Ok(()));
+                let segment = segment.unwrap_or_else(|damage| panic!("{place}: {damage}"));
+                assert_eq!((segment.last, segment.length as usize, segment.ending), (kind.1, begin, None), "{place}");
+            }
+        }
+    }
+}
+
+/// Returns what is left where one of the sectors is lost that have something of this place, and which one that is.
+fn lost(written: &[u8], place: Range<usize>) -> impl Iterator<Item = (Vec<u8>, usize)> {
+    (place.start / SECTOR..place.end.div_ceil(SECTOR)).map(move |sector| {
+        let mut left = written.to_vec();
+        let end = left.len().min((sector + 1) * SECTOR);
+        left[place.start.max(sector * SECTOR)..end].fill(0);
+        (left, sector)
+    })
 }
