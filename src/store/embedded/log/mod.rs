@@ -12,10 +12,10 @@
 //! - here: [`Log`], which appends, rotates, forgets, and closes.
 //!
 //! # Rotation
-//! All frames are synced, the next segment is made durable, then the old one gets its footer, and only then a frame is
-//! written to the next. So
-//! a footer says that another segment must be there, but for that of a log that was closed; opening removes that one
-//! before it rotates. These are the ends of a log that is not closed which a crash can leave; any other is damage:
+//! All frames are synced, the next segment is made durable, then the old one gets its footer, and only once that is
+//! durable a frame is written to the next. So a footer says that another segment must be there, but for that of a log
+//! that was closed; opening removes that one before it rotates. These are the ends of a log that is not closed which a
+//! crash can leave; any other is damage:
 //!
 //! | Last segment but one | Last segment                | What happened               | What opening does           |
 //! |----------------------|-----------------------------|-----------------------------|-----------------------------|
@@ -23,7 +23,7 @@
 //! | footer, or none      | frames, the last ones cut short | writes were cut short   | cuts, rotates               |
 //! | footer, or none      | frames, a footer cut short  | closing was cut short       | cuts, rotates               |
 //! | footer, or none      | frames, a footer of closing | closing ended, but its seal | cuts off the footer, rotates |
-//! | footer, or none      | only a header               | a rotation ended            | goes on in it               |
+//! | footer, or none      | only a header               | a rotation ended            | syncs the footer, goes on   |
 //! | footer, or none      | a header, then as above     | as above                    | cuts, goes on in it         |
 //! | frames, no footer    | empty, or a header cut short | a rotation was cut short   | removes the last, rotates   |
 //! | frames, no footer    | only a header               | a rotation was cut short    | removes the last, rotates   |
@@ -153,6 +153,9 @@ impl Log {
         let mut log = Self::new(folder, options, finished, active, last);
         if has_frames {
             log.rotate()?;
+        } else if let Some((before, _)) = log.finished.back() {
+            // A process that was killed may not have synced its footer.
+            sync_file(&own_file().write(true).open(segment_path(folder, *before))?)?;
         }
         Ok(log)
     }
@@ -442,9 +445,7 @@ impl Active {
     }
 
     fn sync(&self) -> io::Result<()> {
-        #[cfg(test)]
-        tests::faults::before_sync(&self.file)?;
-        self.file.sync_data()
+        sync_file(&self.file)
     }
 
     /// Ends the file behind that which was written.
@@ -462,6 +463,12 @@ impl Active {
         tests::faults::before_sync(&self.file)?;
         self.file.sync_all()
     }
+}
+
+fn sync_file(file: &File) -> io::Result<()> {
+    #[cfg(test)]
+    tests::faults::before_sync(file)?;
+    file.sync_data()
 }
 
 #[cfg(test)]

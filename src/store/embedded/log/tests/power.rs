@@ -1,6 +1,7 @@
 //! A power cut leaves any of the sectors that were written since the last sync, and any beginning of each.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -236,4 +237,24 @@ fn lost(written: &[u8], place: Range<usize>) -> impl Iterator<Item = (Vec<u8>, u
         left[place.start.max(sector * SECTOR)..end].fill(0);
         (left, sector)
     })
+}
+
+#[test]
+fn a_footer_that_a_process_wrote_as_it_was_killed_is_durable_before_the_next_frame() {
+    let (folder, mut log) = log_of(2);
+    // What begins the next segment, its sync, and the footer.
+    fail(3, 1, ErrorKind::Other);
+    log.append(&payload(3)).expect_err("the footer is not synced");
+    drop(log);
+    let (found, _) = intact(folder.path(), &expected(1, 2));
+    assert_eq!((found.last, found.segments.len()), (2, 2), "the last segment has no frames");
+    STEPS.set(Some(Vec::new()));
+    let mut log = Log::open(folder.path(), found, small()).expect("it opens");
+    append(&mut log, 3..4);
+    let steps = STEPS.take().expect("steps");
+    let ended = fs::metadata(&files(folder.path())[0]).expect("a segment").ino();
+    let synced = steps.iter().position(|step| matches!(step, Step::Sync { file } if *file == ended));
+    let written = steps.iter().position(|step| matches!(step, Step::Write { .. }));
+    assert!(synced.is_some_and(|synced| Some(synced) < written), "{synced:?}, {written:?}");
+    goes_on(folder.path(), 3);
 }
