@@ -52,6 +52,11 @@ impl Unwritten {
         self.entries.extend(next.entries);
         self.step = self.step.max(next.step);
     }
+
+    /// Returns the bytes of the entries.
+    pub(super) fn bytes(&self) -> usize {
+        self.entries.iter().map(|(_, frame)| frame.len()).sum()
+    }
 }
 
 /// What has come of what a member did.

@@ -14,6 +14,7 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct State {
     waiting: Option<Unwritten>,
+    /// The bytes of those that wait, and of those that were taken and are not written yet.
     bytes: usize,
     is_closed: bool,
 }
@@ -25,7 +26,7 @@ impl Queue {
         if state.is_closed {
             return;
         }
-        state.bytes += next.entries.iter().map(|(_, frame)| frame.len()).sum::<usize>();
+        state.bytes += next.bytes();
         match &mut state.waiting {
             Some(waiting) => waiting.extend(next),
             none => *none = Some(next),
@@ -34,11 +35,17 @@ impl Queue {
         self.arrived.notify_one();
     }
 
-    /// Takes all that wait. The caller has the log locked, so that they are written in their order.
+    /// Takes all that wait. The caller has the log locked, so that they are written in their order, and says so once
+    /// they are.
     pub(super) fn take(&self) -> Option<Unwritten> {
+        self.state.lock().waiting.take()
+    }
+
+    /// Takes note of that entries which were taken are written.
+    pub(super) fn has_written(&self, taken: &Unwritten) {
         let mut state = self.state.lock();
-        state.bytes = 0;
-        state.waiting.take()
+        // None are left once the queue is closed.
+        state.bytes = state.bytes.saturating_sub(taken.bytes());
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -49,7 +56,7 @@ impl Queue {
         self.state.lock().is_closed
     }
 
-    /// Returns the bytes of those that wait.
+    /// Returns the bytes of those that are not written yet.
     pub(super) fn bytes(&self) -> usize {
         self.state.lock().bytes
     }
@@ -67,5 +74,26 @@ impl Queue {
     pub(super) fn close(&self) {
         *self.state.lock() = State { is_closed: true, ..State::default() };
         self.arrived.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_taken_counts_until_it_is_written() {
+        let queue = Queue::default();
+        let of = |number, length| Unwritten { entries: vec![(number, vec![7; length].into())], step: number };
+        queue.put(of(1, 100));
+        let taken = queue.take().expect("they wait");
+        assert_eq!((queue.bytes(), queue.is_empty()), (100, true));
+        queue.put(of(2, 30));
+        queue.has_written(&taken);
+        assert_eq!(queue.bytes(), 30);
+        let taken = queue.take().expect("they wait");
+        queue.close();
+        queue.has_written(&taken);
+        assert_eq!(queue.bytes(), 0);
     }
 }

@@ -109,6 +109,7 @@ impl Engine {
         let written = self.write_to(&mut log, &unwritten).inspect_err(|_| log.log.fail());
         drop(log);
         written?;
+        self.unwritten.has_written(&unwritten);
         self.has_written(unwritten.step)
     }
 
