@@ -63,18 +63,25 @@ impl Engine {
     fn lock_to_append(&self) -> Result<(OnLog<'_>, MutexGuard<'_, Member>), CommitError> {
         loop {
             let mut log = self.log_to_write();
+            // One that does not lead appends nothing, and needs no room for that.
+            self.check_lead(&self.member.lock())?;
             log.log.prepare().map_err(|error| self.not_written(error.into()))?;
             let member = self.member.lock();
-            // One that does not lead appends nothing.
-            if !member.position().is_leader || self.unwritten.is_closed() {
-                return Err(self.not_written(ProposeError::Deposed));
-            }
+            self.check_lead(&member)?;
             if self.unwritten.is_empty() {
                 log.check_last(member.last()).map_err(|error| self.not_written(error.into()))?;
                 return Ok((log, member));
             }
             drop((member, log));
             self.write_entries().map_err(CommitError::Failed)?;
+        }
+    }
+
+    /// Checks that this member leads, and that what is appended would be written.
+    fn check_lead(&self, member: &Member) -> Result<(), CommitError> {
+        match member.position().is_leader && !self.unwritten.is_closed() {
+            true => Ok(()),
+            false => Err(self.not_written(ProposeError::Deposed)),
         }
     }
 

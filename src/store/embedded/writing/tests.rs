@@ -248,3 +248,16 @@ fn a_leader_whose_log_is_not_written_gives_up_the_lead_and_is_elected_again_once
     follower.lead(3);
     assert_eq!(follower.write(), 1);
 }
+
+#[test]
+fn one_that_does_not_lead_needs_no_room() {
+    let follower = Follower::new();
+    // The next write begins a segment.
+    follower.agree_on(1, (0, 0), versions::BATCHES);
+    faults::fill(true);
+    let refusals = [follower.refusal(1), follower.refusal(1)];
+    faults::fill(false);
+    let is_deposed = |refusal: &CommitError| matches!(refusal, CommitError::Refused(StoreError::NotLeading(_)));
+    assert!(refusals.iter().all(is_deposed), "{refusals:?}");
+    assert!(!follower.engine.is_out_of_room.load(Ordering::Relaxed));
+}
