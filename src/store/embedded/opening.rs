@@ -12,16 +12,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
 use parking_lot::Mutex;
-use raft::eraftpb::Entry;
+use raft::eraftpb::{Entry, EntryType};
 
 use super::directory::{Directory, remove_folder, sync_directory};
 use super::disk::{Disk, failed};
 use super::engine::{Engine, replay};
+use super::entry;
 use super::error::{Corrupt, OpenError, is_full};
 use super::exchange::Exchange;
 use super::group::{ALONE, Member};
 use super::inspect::{Inspected, inspect, keyspaces_folder, seal_closed, seal_open};
-use super::kept::{Earlier, Last, Offered, entry_of};
+use super::kept::{Earlier, Last, Offered, data_of, entry_of};
 use super::log::{self, Expected, Format, Found, Log};
 use super::offer::Flushed;
 use super::opened::OpeningsFile;
@@ -162,7 +163,9 @@ impl Engine {
                     sealed.identity = Some(Identity::random());
                     // Before anything else: whatever comes in between, the former group takes it for another one.
                     disk.write_group(sealed.clone()).map_err(failed("write the seal of"))?;
-                    members = Arc::new(Membership { seats, identity: sealed.identity, version: versions::UNDONE });
+                    // Its log may have what came with a later version already, and nobody goes back from that.
+                    let version = members.version.max(latest_version(&entries)).max(versions::UNDONE);
+                    members = Arc::new(Membership { seats, identity: sealed.identity, version });
                 }
                 openings.write(&disk.directory).map_err(failed("write the openings of"))?;
                 let had = entries.last().map_or(last, |entry| Last { number: entry.index, term: entry.term });
@@ -305,6 +308,13 @@ fn read_entries(entries: &mut Vec<Entry>, flushed: u64, folder: &Path, sealed: L
         Ok(())
     });
     found.map_err(RecoverError::Damaged)
+}
+
+/// Returns the latest version that a group is given by these entries; 0 where they give it none.
+fn latest_version(entries: &[Entry]) -> u32 {
+    let decoded = entries.iter().filter(|entry| entry.entry_type == EntryType::EntryConfChange);
+    let decoded = decoded.filter_map(|entry| entry::Entry::decode(&data_of(entry)).ok());
+    decoded.filter_map(|entry| entry.members).map(|members| members.version).max().unwrap_or(0)
 }
 
 /// Takes over the entries of the log that the database does not have.

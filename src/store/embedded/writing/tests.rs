@@ -28,7 +28,7 @@ struct Follower {
 impl Follower {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        Self { engine: open(&directory), directory }
+        Self { engine: open(&directory, |_| {}), directory }
     }
 
     /// Takes entries of a term behind the one of `behind`, its number and term, as their leader sends them.
@@ -91,20 +91,25 @@ impl Follower {
 
     /// The process ends, and another one opens the directory.
     fn restarted(self) -> Self {
+        self.restarted_as(|_| {})
+    }
+
+    fn restarted_as(self, set: impl FnOnce(&mut GroupOptions)) -> Self {
         let Self { engine, directory } = self;
         drop(engine);
-        Self { engine: open(&directory), directory }
+        Self { engine: open(&directory, set), directory }
     }
 }
 
-fn open(directory: &TempDir) -> Engine {
-    let group = GroupOptions {
+fn open(directory: &TempDir, set: impl FnOnce(&mut GroupOptions)) -> Engine {
+    let mut group = GroupOptions {
         cluster: "test".to_owned(),
         member: 2,
         members: vec![1, 2, 3],
         tick: Duration::from_secs(1),
         ..GroupOptions::default()
     };
+    set(&mut group);
     let options = EmbeddedOptions { group: Some(group.clone()), ..EmbeddedOptions::default() };
     let directory = Directory::hold(directory.path(), 0).expect("it is held");
     Engine::open(directory, &options, Some(Arc::new(Exchange::new(group, drop)))).expect("it opens")
@@ -247,6 +252,18 @@ fn a_leader_whose_log_is_not_written_gives_up_the_lead_and_is_elected_again_once
     drop(log);
     follower.lead(3);
     assert_eq!(follower.write(), 1);
+}
+
+#[test]
+fn one_that_goes_on_alone_says_no_earlier_version_than_its_log_has() {
+    for (agreed, said) in [(versions::IDENTITY, versions::UNDONE), (versions::BATCHES, versions::BATCHES)] {
+        let follower = Follower::new();
+        follower.agree_on(1, (0, 0), agreed);
+        follower.take(1, (1, 1), frames(1, 10));
+        follower.write();
+        let alone = follower.restarted_as(|group| group.goes_on_alone = true);
+        assert_eq!(alone.engine.exchange.as_ref().expect("it is a member").agreed().version, said);
+    }
 }
 
 #[test]
