@@ -354,28 +354,28 @@ impl Member {
     /// library gives that up after [`ELECTION_TICKS`], every proposal is refused as [`ProposeError::Deposed`]. What
     /// comes of it [`advance`](Self::advance) does.
     pub(super) fn hand_over(&mut self, to: Successor) {
-        if self.node.raft.state != StateRole::Leader {
-            return;
-        }
         let to = match to {
             Successor::Member(id) => Some(id),
             Successor::Furthest => self.furthest(),
         };
-        if let Some(to) = to {
+        if let Some(to) = to.filter(|_| self.node.raft.state == StateRole::Leader) {
             tracing::info!(to, "this member hands over the lead");
             self.node.transfer_leader(to);
         }
     }
 
-    /// Gives up the lead, if this member has that, to one that has all of the log where there is one. Unlike a
-    /// member that hands it over, this one writes nothing for that: its disk may hang. What comes of it
-    /// [`advance`](Self::advance) does.
-    pub(super) fn give_up_lead(&mut self) {
+    /// Gives up the lead, if this member has that and another voter has answered of late, to one that has all of the
+    /// log where there is one. Unlike a member that hands it over, this one writes nothing for that: its disk may hang.
+    /// Returns whether it did. What comes of it [`advance`](Self::advance) does.
+    pub(super) fn give_up_lead(&mut self) -> bool {
+        let is_active = |other| self.node.raft.prs().get(other).is_some_and(|progress| progress.recent_active);
+        if self.node.raft.state != StateRole::Leader || !self.furthest().is_some_and(is_active) {
+            return false;
+        }
         self.hand_over(Successor::Furthest);
         let raft = &mut self.node.raft;
-        if raft.state == StateRole::Leader {
-            raft.become_follower(raft.term, raft::INVALID_ID);
-        }
+        raft.become_follower(raft.term, raft::INVALID_ID);
+        true
     }
 
     /// Returns the other voter that has the most of the log, of those that have answered of late if any has.

@@ -194,9 +194,8 @@ impl Engine {
     /// Does what is to be done from time to time.
     fn tick(&self, member: &mut Member, exchange: &Exchange) -> Result<(), StoreError> {
         let ticks = self.ticks.fetch_add(1, Ordering::Relaxed);
-        if member.position().is_leader && self.hangs(ticks) {
-            tracing::warn!("the disk has not written the log for long: this member gives up the lead");
-            member.give_up_lead();
+        if self.hangs(ticks) && member.give_up_lead() {
+            tracing::warn!("the disk has not written the log for long: this member has given up the lead");
         }
         if !ticks.is_multiple_of(HELLO_TICKS) {
             return Ok(());

@@ -143,12 +143,26 @@ impl Durable for Order {
     }
 }
 
-#[test]
-fn the_only_voter_sends_what_begins_its_term_once_its_vote_is_durable() {
+/// The first of two members, of which only this one votes.
+fn only_voter() -> Member {
     let seats = [(1, true), (2, false)].map(|(number, votes)| (number, Seat { votes, ..Seat::default() }));
     let members = Arc::new(Membership { seats: BTreeMap::from(seats), ..Membership::default() });
-    let mut member =
-        Member::new(1, members, Vote::default(), Last::default(), Vec::new(), None).expect("it fits together");
+    Member::new(1, members, Vote::default(), Last::default(), Vec::new(), None).expect("it fits together")
+}
+
+#[test]
+fn the_only_voter_gives_up_the_lead_to_nobody() {
+    let (mut disk, mut member) = (Memory::default(), only_voter());
+    member.begin(&mut disk).expect("written");
+    let written = Message { msg_type: MessageType::MsgAppendResponse, from: 2, to: 1, term: 1, ..Message::default() };
+    member.step(Message { index: 1, ..written });
+    member.give_up_lead();
+    assert!(member.position().is_leader, "{:?}", member.position());
+}
+
+#[test]
+fn the_only_voter_sends_what_begins_its_term_once_its_vote_is_durable() {
+    let mut member = only_voter();
     let mut order = Order::default();
     member.campaign(&mut order).expect("it goes on");
     assert_eq!(order.0, ["votes for 1 in term 1", "sends MsgAppend to 2"]);
@@ -165,11 +179,12 @@ fn a_leader_gives_up_the_lead_without_a_write_to_one_that_has_what_it_has_not_wr
         member.step(Message { msg_type, ..of_two.clone() });
         member.advance(&mut order).expect("it goes on");
     }
+    assert!(!member.give_up_lead() && member.position().is_leader, "nobody has answered it");
     member.step(Message { msg_type: MessageType::MsgAppendResponse, index: 1, ..of_two });
     member.advance(&mut order).expect("it goes on");
     assert!(member.position().is_leader && member.last() == 1, "{:?}", member.position());
     order.0.clear();
-    member.give_up_lead();
+    assert!(member.give_up_lead());
     let progress = member.advance(&mut order).expect("it goes on");
     assert_eq!((order.0, progress.unwritten), (vec!["sends MsgTimeoutNow to 2".to_owned()], None));
     assert_eq!((member.position().is_leader, member.position().leader), (false, None));
