@@ -400,9 +400,17 @@ impl Member {
     pub(super) fn has_written(&mut self, step: u64, durable: &mut impl Durable) -> Result<Progress, AppendError> {
         durable.send(self.steps.end(step));
         if self.steps.stays(step) {
-            self.node.on_persist_ready(step);
+            self.persist(step);
         }
         self.advance(durable)
+    }
+
+    /// Says what is durable to the library, which does not expect that of a leader that was removed.
+    fn persist(&mut self, step: u64) {
+        let raft = &self.node.raft;
+        if raft.state != StateRole::Leader || raft.prs().get(raft.id).is_some() {
+            self.node.on_persist_ready(step);
+        }
     }
 
     /// Returns the first entry that is to be read from the log for a member that lags, and up to which entry the log
@@ -464,7 +472,7 @@ impl Member {
             self.node.advance_append_async(ready);
             durable.send(self.steps.hold(step, messages));
             if self.steps.are_durable() {
-                self.node.on_persist_ready(step);
+                self.persist(step);
             }
             for entry in newly {
                 if entry.entry_type == EntryType::EntryConfChange && entry.index > self.unchanged_to {

@@ -161,6 +161,42 @@ fn the_only_voter_gives_up_the_lead_to_nobody() {
 }
 
 #[test]
+fn a_leader_that_was_removed_goes_on_once_its_first_entry_is_written() {
+    let removal = encode_members(1, &Membership::founded(&[2, 3]), &BTreeMap::new()).expect("writable");
+    let (frames, vote) = (vec![vec![1], removal], Vote { term: 1, member: 2 });
+    let mut disk = Memory { synced: frames.clone(), frames, vote, ..Memory::default() };
+    let mut member = start(1, &[1, 2, 3], &disk);
+    for _ in 0..ELECTION_TICKS * 3 {
+        member.tick();
+    }
+    let from = |from, msg_type| Message { msg_type, from, to: 1, term: 2, ..Message::default() };
+    let mut unwritten = None;
+    for msg_type in [MessageType::MsgRequestPreVoteResponse, MessageType::MsgRequestVoteResponse] {
+        member.step(from(2, msg_type));
+        unwritten = member.advance(&mut disk).expect("it goes on").unwritten;
+    }
+    assert!(member.position().is_leader, "it does not know that it is removed");
+    for other in [2, 3] {
+        member.step(Message { index: 3, ..from(other, MessageType::MsgAppendResponse) });
+    }
+    assert_eq!(member.advance(&mut disk).expect("it goes on").committed.len(), 2);
+    assert_eq!((member.position().role, member.position().is_leader), (Role::Removed, false));
+    member.has_written(unwritten.expect("what begins its term").step, &mut disk).expect("it goes on");
+    member.tick();
+    disk.outbox.clear();
+    member.advance(&mut disk).expect("it goes on");
+    assert!(disk.outbox.iter().any(|message| message.msg_type == MessageType::MsgTimeoutNow), "{:?}", disk.outbox);
+    member.step(Message { term: 3, commit: 3, ..from(2, MessageType::MsgHeartbeat) });
+    let committed = member.advance(&mut disk).expect("it goes on").committed;
+    assert_eq!(committed, [committed_of(3, 2)]);
+}
+
+/// The entry that begins a term, once it is committed.
+fn committed_of(number: u64, term: u8) -> Committed {
+    committed(number, term.into(), vec![term])
+}
+
+#[test]
 fn the_only_voter_sends_what_begins_its_term_once_its_vote_is_durable() {
     let mut member = only_voter();
     let mut order = Order::default();
