@@ -165,4 +165,20 @@ mod tests {
             assert_eq!(with_vote(&members, &others, |_| false), None, "it lags behind");
         }
     }
+
+    #[test]
+    fn one_that_was_removed_is_added_again_once_it_is_heard_after_that() {
+        let mut others = Others::of(&SealedGroup::default(), Duration::from_secs(60));
+        let say = |directory| Hello { knows: versions::OWN, directory, ..Hello::default() };
+        let left = Membership::founded(&[1]);
+        others.hear(2, None, say(20));
+        others.agree(1, &Membership::founded(&[1, 2]));
+        others.agree(1, &left);
+        let add = MemberChange::Add { member: 2, address: "http://two".to_owned() };
+        assert!(after(&add, &left, &others, 1).is_err(), "what it said is of the directory that was removed");
+        others.hear(2, None, say(21));
+        others.agree(1, &left);
+        let next = after(&add, &left, &others, 1).expect("it is heard").expect("a change");
+        assert_eq!(next.seats[&2].directory, 21);
+    }
 }

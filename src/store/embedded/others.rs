@@ -375,7 +375,10 @@ impl Others {
         if members.seats.is_empty() {
             return;
         }
-        self.seated = members.seats.keys().copied().collect();
+        let seated: BTreeSet<u64> = members.seats.keys().copied().collect();
+        // A member that was removed and is added again may have another directory since it was heard.
+        self.heard.retain(|number, _| seated.contains(number) || !self.seated.contains(number));
+        self.seated = seated;
         self.version = members.version;
         let before = self.known.clone();
         for (number, seat) in members.seats.iter().filter(|(number, seat)| seat.directory != 0 && **number != own) {
