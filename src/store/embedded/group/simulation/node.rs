@@ -95,6 +95,12 @@ impl Node {
         self.running.as_ref().is_some_and(Running::leads)
     }
 
+    /// Returns the directory of a member as it was heard of last.
+    pub(super) fn hears(&self, member: u64) -> Option<u64> {
+        let heard = self.running.as_ref().and_then(|running| running.others.lately(member));
+        heard.map(|hello| hello.directory)
+    }
+
     /// Returns what it knows, for whoever looks for the cause of a failure.
     pub(super) fn describe(&self) -> String {
         let files = self.disk.files();

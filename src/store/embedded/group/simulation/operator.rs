@@ -43,7 +43,14 @@ impl Simulation {
         let change = match (self.nodes.contains_key(&number), members.seats.contains_key(&number)) {
             (false, _) if members.seats.len() < MOST_MEMBERS => return self.put_node(number, &[]),
             (true, false) if members.seats.len() < MOST_MEMBERS && self.world.random.random_range(0..4) > 0 => {
-                MemberChange::Add { member: number, address }
+                // It may be another directory that was heard of last, which is gone by now.
+                let (directory, change) =
+                    (self.nodes[&number].directory(), MemberChange::Add { member: number, address });
+                return self.with_leader(|node, world| {
+                    if node.hears(number) == Some(directory) {
+                        node.change(&change, world);
+                    }
+                });
             }
             (true, false) => {
                 // It was removed, or is not wanted any more.
