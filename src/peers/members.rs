@@ -71,8 +71,8 @@ impl ClusterMap {
         self.addresses_of(member, members).next()
     }
 
-    /// Returns where a member may be reached, the most likely first: all members may have got other addresses than those
-    /// that they have agreed on, and cannot agree on these before they reach each other.
+    /// Returns where a member may be reached, the most likely first: all members may have got other addresses than they
+    /// have agreed on, and cannot agree on these before they reach each other.
     pub(super) fn addresses_of(&self, member: u64, members: &Membership) -> impl Iterator<Item = Arc<str>> {
         let agreed = members.seats.get(&member).and_then(|seat| seat.address.as_deref()).map(Arc::from);
         let set = self.addresses.get(&member).filter(|set| agreed.as_ref() != Some(*set)).cloned();

@@ -23,6 +23,7 @@ use slog::Logger;
 use super::entry::{self, encode_members};
 use super::kept::{Chunk, Earlier, Kept, Last, certainly_committed, data_of, frame_of, group_of, typed};
 use super::log::AppendError;
+use super::matched::Matched;
 use super::opened::Acknowledged;
 use super::progress::{Committed, Durable, Entries, Position, Progress, ProposeError, Successor, Unwritten};
 use super::seal::Vote;
@@ -58,6 +59,7 @@ pub(super) struct Member {
     takes_part: bool,
     stands: bool,
     steps: Steps,
+    matched: Matched,
 }
 
 impl Member {
@@ -90,7 +92,8 @@ impl Member {
             ..Config::default()
         };
         let node = RawNode::new(&config, kept, &Logger::root(slog::Discard, slog::o!())).map_err(failed)?;
-        Ok(Self { node, members, unchanged_to: 0, takes_part: true, stands: true, steps: Steps::default() })
+        let (steps, matched) = (Steps::default(), Matched::default());
+        Ok(Self { node, members, unchanged_to: 0, takes_part: true, stands: true, steps, matched })
     }
 
     /// Lets the member go on alone, whatever its log says of other members.
@@ -169,7 +172,8 @@ impl Member {
         Ok((number, self.proceed(Some(number), durable)?))
     }
 
-    fn may_propose(&self, term: u64) -> bool {
+    /// Returns whether this member takes entries of this term: it leads in it, and is not handing over the lead.
+    pub(super) fn may_propose(&self, term: u64) -> bool {
         let raft = &self.node.raft;
         self.leads() && raft.term == term && raft.lead_transferee.is_none()
     }
@@ -322,8 +326,9 @@ impl Member {
     }
 
     /// Takes a message of another member. What comes of it [`advance`](Self::advance) does.
-    pub(super) fn step(&mut self, message: Message) {
+    pub(super) fn step(&mut self, mut message: Message) {
         let from = message.from;
+        self.matched.bound(&mut message, &self.node.raft);
         // That goes from a member to itself only. And messages of one that is no member yet, as far as this one knows,
         // are of use: it may be the only one to say that it is.
         let is_of_use = match message.msg_type {
@@ -413,15 +418,10 @@ impl Member {
         }
     }
 
-    /// Returns the first entry that is to be read from the log for a member that lags, and up to which entry the log
-    /// stays as it is.
-    pub(super) fn to_read(&self) -> Option<(u64, u64)> {
-        self.node.store().wanted()
-    }
-
-    /// Returns what reads the log.
-    pub(super) fn earlier(&self) -> Option<Arc<dyn Earlier>> {
-        self.node.store().reads_from()
+    /// Returns the first entry that is to be read from the log for a member that lags, up to which entry the log stays
+    /// as it is, and what reads it.
+    pub(super) fn to_read(&self) -> Option<((u64, u64), Arc<dyn Earlier>)> {
+        self.node.store().wanted().zip(self.node.store().reads_from())
     }
 
     /// Goes on with what was read from the log for the entry `number`.

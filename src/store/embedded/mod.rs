@@ -82,6 +82,7 @@ mod log;
 mod machine;
 mod mailbox;
 mod manifest;
+mod matched;
 mod member;
 mod message;
 mod narrow;
@@ -157,9 +158,8 @@ use running::{Running, standing_by};
 pub use verify::{StateHash, Verified, verify};
 use writer::{Queue, answers};
 
-/// The longest body, in bytes, that is stored with its job. A job is written about four times in its life (submitted,
-/// claimed, kept alive, finished), each time with its inline bodies, while a body of its own costs a second key, about
-/// a hundred bytes in the journal and a second look-up to read: the two meet at a few hundred bytes.
+/// The longest body, in bytes, that is stored with its job. A job is written about four times in its life, each time
+/// with its inline bodies, while a body of its own costs a second key and a second look-up to read.
 const INLINE_LIMIT: usize = 512;
 
 /// The most searches and counts that read stored jobs at once. The others wait, so that a core is left for writes.

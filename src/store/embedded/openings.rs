@@ -143,15 +143,23 @@ impl Openings {
         self.is_new |= self.file.others.remove(&member).is_some();
     }
 
-    /// Returns what the log is to say of all members, of which this one has the number `own`: each has acknowledged the
-    /// entry that `acknowledged` returns for it.
-    pub(super) fn to_note(&self, own: u64, acknowledged: impl Fn(u64) -> Option<Last>) -> BTreeMap<u64, Acknowledged> {
-        let others = self.file.others.iter().map(|(number, known)| (*number, known.directory, &known.openings));
-        let note = |(number, directory, openings): (u64, u64, &Numbers)| {
+    /// Returns what the log is to say of these members, of which this one has the number `own`: each has acknowledged
+    /// the entry that `acknowledged` returns for it. Of one that has acknowledged nothing in this term, as it is away,
+    /// the log says what is known: who joins meanwhile has to know it as well.
+    pub(super) fn to_note(
+        &self,
+        own: u64,
+        members: &BTreeSet<u64>,
+        acknowledged: impl Fn(u64) -> Option<Last>,
+    ) -> BTreeMap<u64, Acknowledged> {
+        let others = self.file.others.iter().filter(|(number, _)| members.contains(number));
+        let others = others.map(|(number, known)| (*number, known.directory, &known.openings, known.acknowledged));
+        let note = |(number, directory, openings, known): (u64, u64, &Numbers, Option<Last>)| {
             let (opening, count) = (openings.number()?, openings.count);
-            Some((number, Acknowledged { directory, opening, count, entry: acknowledged(number)? }))
+            let entry = acknowledged(number).or(known).unwrap_or_default();
+            Some((number, Acknowledged { directory, opening, count, entry }))
         };
-        others.chain([(own, self.directory, &self.file.own)]).filter_map(note).collect()
+        others.chain([(own, self.directory, &self.file.own, None)]).filter_map(note).collect()
     }
 
     /// Returns whether an entry with this says an opening that was heard since.
@@ -298,10 +306,14 @@ mod tests {
         own.open(70);
         let mut one = Openings::of(10, own, Last::default(), 0);
         one.hear(2, &opened(&[1], last(10, 3), 3), None).expect("it is the first");
-        let nothing = one.to_note(1, |_| None);
-        assert!(nothing.is_empty() && !one.has_unnoted(&nothing));
-        let all = one.to_note(1, |member| Some(last(member + 5, 3)));
+        let no_member = one.to_note(1, &BTreeSet::from([1]), |_| Some(last(6, 3)));
         let of_own = Acknowledged { directory: 10, opening: 70, count: 1, entry: last(6, 3) };
+        assert_eq!(no_member, BTreeMap::from([(1, of_own)]));
+        assert!(!one.has_unnoted(&no_member));
+        let members = BTreeSet::from([1, 2, 3]);
+        let away = one.to_note(1, &members, |_| None);
+        assert_eq!(away[&2], said(1, 1, Last::default()));
+        let all = one.to_note(1, &members, |member| Some(last(member + 5, 3)));
         assert_eq!(all, BTreeMap::from([(1, of_own), (2, said(1, 1, last(7, 3)))]));
         assert!(one.has_unnoted(&all));
         one.has_noted(&all);

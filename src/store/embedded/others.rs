@@ -247,7 +247,7 @@ impl Others {
     pub(super) fn to_note(&self, own: u64, acknowledged: impl Fn(u64) -> Option<Last>) -> BTreeMap<u64, Acknowledged> {
         match self.version < versions::OPENINGS {
             true => BTreeMap::new(),
-            false => self.openings.to_note(own, acknowledged),
+            false => self.openings.to_note(own, &self.seated, acknowledged),
         }
     }
 

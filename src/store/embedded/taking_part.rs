@@ -216,39 +216,41 @@ impl Engine {
         if !self.leads(member) {
             return Ok(());
         }
+        // Before a member gets a vote: it has the entry that says how the others' directories were opened, if it leads.
+        let is_noted = self.note_acknowledged(member, exchange, ticks)?;
         let term = member.position().term;
         let next = exchange.others(|others| {
             let (members, own) = (member.members(), (exchange.number(), term, Identity::random()));
-            changing::with_vote(members, others, |number| member.is_caught_up(number))
+            changing::with_vote(members, others, |number| is_noted && member.is_caught_up(number))
                 .or_else(|| changing::with_version(members, others, own, |number| member.is_caught_up(number)))
         });
         if let Some(next) = next.flatten() {
             self.propose_members(member, &next)?;
         }
-        self.note_acknowledged(member, exchange, ticks)
+        Ok(())
     }
 
     /// Writes into the log what the others have acknowledged: at once where one of them opened its directory, and from
-    /// time to time where there is more to say.
-    fn note_acknowledged(&self, member: &mut Member, exchange: &Exchange, ticks: u64) -> Result<(), StoreError> {
+    /// time to time where there is more to say. Returns whether the log says how each directory was opened last.
+    fn note_acknowledged(&self, member: &mut Member, exchange: &Exchange, ticks: u64) -> Result<bool, StoreError> {
         let (own, committed) = (exchange.number(), member.position().committed);
         let all = exchange.others(|others| others.to_note(own, |number| member.acknowledged(number, committed)));
         let all = all.unwrap_or_default();
         let is_unnoted = exchange.others(|others| others.openings.has_unnoted(&all)).unwrap_or_default();
         let is_due = ticks.is_multiple_of(NOTE_TICKS) && member.last() > self.noted.load(Ordering::Relaxed);
         if all.is_empty() || !is_unnoted && !is_due {
-            return Ok(());
+            return Ok(true);
         }
         match member.propose_acknowledged(&all, &mut self.durable()) {
             Ok((number, progress)) => {
                 self.noted.store(number, Ordering::Relaxed);
                 exchange.others(|others| others.openings.has_noted(&all));
                 self.hand_on(member, progress);
-                Ok(())
+                Ok(true)
             }
             Err(ProposeError::Append(error)) => Err(self.disk.stopped(error.into())),
             // The next time.
-            Err(ProposeError::Deposed | ProposeError::Changing) => Ok(()),
+            Err(ProposeError::Deposed | ProposeError::Changing) => Ok(!is_unnoted),
         }
     }
 

@@ -31,7 +31,8 @@ impl Engine {
     pub(super) fn try_append(&self, entry: Vec<u8>) -> Result<u64, CommitError> {
         let term = term_of(&entry).map_err(|why| CommitError::Failed(self.disk.stopped(io::Error::other(why))))?;
         let (mut log, mut member) = self.lock_to_append()?;
-        if self.gives_way.load(Ordering::Acquire) {
+        // Known before it counts as begun: nothing becomes of it.
+        if self.gives_way.load(Ordering::Acquire) || !member.may_propose(term) {
             return Err(self.not_written(ProposeError::Deposed));
         }
         let proposal = self.exchange.as_ref().map(|exchange| exchange.asked.lock().proposes());
@@ -169,11 +170,8 @@ impl Engine {
     /// [`StoreError`] when what must be durable is not. Then the store must stop.
     pub(super) fn read_entries(&self) -> Result<(), StoreError> {
         loop {
-            let (wanted, earlier) = {
-                let member = self.member.lock();
-                (member.to_read(), member.earlier())
-            };
-            let (Some((number, last)), Some(earlier)) = (wanted, earlier) else { return Ok(()) };
+            let wanted = self.member.lock().to_read();
+            let Some(((number, last), earlier)) = wanted else { return Ok(()) };
             let read = read_from(&*earlier, number, last);
             let mut member = self.member.lock();
             if self.gives_way.load(Ordering::Acquire) {

@@ -230,31 +230,36 @@ impl Node {
             files.offers.entry(of).and_modify(|(_, _, used)| *used = (*used).min(ticks));
         }
         drop(files);
+        let is_noted = self.note_acknowledged(world);
+        let Some(running) = &mut self.running else { return };
         if running.leads() {
             let (members, others) = (running.member.members(), &mut running.others);
             let own = (self.number, running.member.position().term, world.identity());
             let is_caught_up = |number| running.member.is_caught_up(number);
-            let next = changing::with_vote(members, others, is_caught_up)
+            let next = changing::with_vote(members, others, |number| is_noted && is_caught_up(number))
                 .or_else(|| changing::with_version(members, others, own, is_caught_up));
             if let Some(next) = next {
                 self.propose_members(&next, world);
             }
-            self.note_acknowledged(world);
         }
     }
 
-    fn note_acknowledged(&mut self, world: &mut World) {
-        let Some(running) = self.running.as_mut().filter(|running| running.leads()) else { return };
+    fn note_acknowledged(&mut self, world: &mut World) -> bool {
+        let Some(running) = self.running.as_mut().filter(|running| running.leads()) else { return true };
         let committed = running.member.position().committed;
         let all = running.others.to_note(self.number, |number| running.member.acknowledged(number, committed));
         let is_unnoted = running.others.openings.has_unnoted(&all);
         if all.is_empty() || !is_unnoted && running.ticks % NOTE_TICKS > 0 {
-            return;
+            return true;
         }
-        running.others.openings.has_noted(&all);
         let proposed = running.member.propose_acknowledged(&all, &mut self.disk.clone());
         world.changed = world.changed.max(running.member.last());
+        let is_noted = proposed.is_ok();
+        if is_noted {
+            running.others.openings.has_noted(&all);
+        }
         self.has_proposed(proposed, world);
+        is_noted || !is_unnoted
     }
 
     /// Asks for a piece of a state again, or gives that up.

@@ -38,7 +38,7 @@ impl Node {
     /// Reads what other members lack from the log.
     fn read(&mut self, world: &mut World) {
         let Some(running) = &mut self.running else { return };
-        let (Some((number, last)), Some(log)) = (running.member.to_read(), running.member.earlier()) else { return };
+        let Some(((number, last), log)) = running.member.to_read() else { return };
         let read = read_from(&*log, number, last);
         let progress = running.member.has_read(number, read, &mut self.disk.clone());
         self.conclude(progress, world);

@@ -92,7 +92,7 @@ impl Member {
                 entries.iter().try_for_each(|(number, frame)| disk.write(*number, frame))?;
                 disk.sync().map_err(AppendError::Failed)?;
                 self.has_written(step, disk)?
-            } else if let (Some((number, last)), Some(log)) = (self.to_read(), self.earlier()) {
+            } else if let Some(((number, last), log)) = self.to_read() {
                 self.has_read(number, read_from(&*log, number, last), disk)?
             } else {
                 return Ok(progress);
