@@ -9,7 +9,7 @@ use super::engine::StoreKind;
 use super::failure::Failure;
 use super::peer_secret::{HOW_TO, SharedSecret};
 use super::settings::{Settings, not_chosen};
-use crate::peers::{ClusterMap, MAX_CLUSTER_BYTES};
+use crate::peers::{ClusterMap, MAX_CLUSTER_BYTES, Reached};
 use crate::store::embedded::GroupOptions;
 
 /// The time between two looks at whether the leader is silent; a member stands for election after ten to twenty.
@@ -66,7 +66,7 @@ impl Members {
         let member = member
             .of(&addresses)
             .map_err(|why| Failure::Usage(format!("{}: {why} in {}", setting("member"), setting("peers"))))?;
-        let map = ClusterMap { cluster: name.as_str().into(), member, addresses };
+        let map = ClusterMap { cluster: name.as_str().into(), member, addresses, reached: Reached::default() };
         if !map.addresses.contains_key(&member) {
             let numbers: Vec<String> = map.addresses.keys().map(u64::to_string).collect();
             let known = numbers.join(", ");

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use reqwest::Url;
 use tokio::sync::{Notify, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
@@ -36,6 +36,8 @@ const TIMEOUT: (Duration, Duration) = (Duration::from_secs(2), Duration::from_se
 const IDLE: Duration = Duration::from_secs(15);
 /// The waits after calls that failed: the first, and the longest.
 const RESTS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// After how long a member is looked for again where the members have agreed on.
+const FIRST_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// The most characters of a refusal that are shown.
 const SHOWN_CHARS: usize = 200;
 
@@ -196,15 +198,27 @@ impl Route {
     async fn carry(self, queue: Arc<Queue>) {
         let (first, longest) = RESTS;
         let (mut rest, mut is_cut_off) = (first, false);
-        let mut targets = self.targets.iter().cycle();
-        let Some(mut target) = targets.next() else { return };
+        // Which of the targets is tried, and when it was last found that the member is not at the first.
+        let (mut at, mut elsewhere) = (0, None::<Instant>);
         // Ends with the carrier, which drops it.
         loop {
             let messages = queue.next().await;
             let count = messages.len() as u64;
-            match self.send(target, messages).await {
+            // Whoever has the other address may answer as well, such as the member's former machine.
+            if elsewhere.is_some_and(|since| since.elapsed() >= FIRST_AGAIN_AFTER) {
+                (at, elsewhere) = (0, None);
+            }
+            let mut sent = self.send(&self.targets[at], messages.clone()).await;
+            if sent.is_err() && self.targets.len() > 1 {
+                at = (at + 1) % self.targets.len();
+                sent = self.send(&self.targets[at], messages).await;
+            }
+            elsewhere = if at == 0 { None } else { elsewhere.or_else(|| Some(Instant::now())) };
+            let target = &self.targets[at];
+            match sent {
                 Ok(()) => {
                     metrics::counter!("leasehold_member_messages_total", "outcome" => "sent").increment(count);
+                    self.map.reached.is_at(self.to, &target.address);
                     if is_cut_off {
                         info!(member = self.to, address = %target.url.authority(), "the member is reached again");
                     }
@@ -216,7 +230,6 @@ impl Route {
                         warn!(member = self.to, address = %target.url.authority(), why, "a member cannot be reached");
                     }
                     is_cut_off = true;
-                    target = targets.next().unwrap_or(target);
                     sleep(rest).await;
                     rest = (rest * 2).min(longest);
                 }
@@ -246,7 +259,8 @@ impl Route {
         // Read to its end, so that the connection is used again.
         let said = answer.bytes().await.map_err(|error| cause(&error))?;
         match status {
-            status if status.is_success() => Ok(()),
+            // What else is at this address may answer anything with 200.
+            StatusCode::NO_CONTENT => Ok(()),
             StatusCode::UNAUTHORIZED => Err("it has another `--cluster-secret`, or its clock differs".to_owned()),
             StatusCode::NOT_FOUND => Err("there is no member of a cluster at this address".to_owned()),
             status => Err(format!("it answers {}{}", status.as_u16(), detail(&said))),

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::store::{Heard, Member, Membership, SIGNED_HEADS};
 
 /// A cluster: a group of processes that are one store, as its members know it from their settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ClusterMap {
     /// The name of the cluster, of at most [`super::MAX_CLUSTER_BYTES`].
     pub cluster: Arc<str>,
@@ -15,6 +17,26 @@ pub struct ClusterMap {
     pub member: u64,
     /// The URL of each member that the settings name by its number, this one's too, without a slash at the end.
     pub addresses: BTreeMap<u64, Arc<str>>,
+    /// Where members were reached last.
+    pub reached: Reached,
+}
+
+/// Where members were reached last. Clones are one.
+#[derive(Clone, Debug, Default)]
+pub struct Reached(Arc<Mutex<BTreeMap<u64, Arc<str>>>>);
+
+impl Reached {
+    /// Takes note of where a member was reached.
+    pub(super) fn is_at(&self, member: u64, address: &Arc<str>) {
+        let mut reached = self.0.lock();
+        if reached.get(&member) != Some(address) {
+            reached.insert(member, Arc::clone(address));
+        }
+    }
+
+    fn address(&self, member: u64) -> Option<Arc<str>> {
+        self.0.lock().get(&member).cloned()
+    }
 }
 
 /// A member that was not heard of for so long may have been started again, with another version of the program.
@@ -65,10 +87,13 @@ impl ClusterMap {
         format!("{}/{member}", self.cluster)
     }
 
-    /// Returns where a member is reached: as the members have agreed on, or else as the settings say.
+    /// Returns where a member is reached: where it was last, or else as the members have agreed on, or as the settings
+    /// say.
     #[must_use]
     pub fn address(&self, member: u64, members: &Membership) -> Option<Arc<str>> {
-        self.addresses_of(member, members).next()
+        let reached = self.reached.address(member);
+        let reached = reached.filter(|reached| self.addresses_of(member, members).any(|address| address == *reached));
+        reached.or_else(|| self.addresses_of(member, members).next())
     }
 
     /// Returns where a member may be reached, the most likely first: all members may have got other addresses than they
@@ -87,7 +112,7 @@ mod tests {
     #[test]
     fn what_the_members_have_agreed_on_goes_before_the_settings() {
         let addresses = BTreeMap::from([(1, Arc::from("http://a")), (2, Arc::from("http://b"))]);
-        let map = ClusterMap { cluster: Arc::from("test"), member: 2, addresses };
+        let map = ClusterMap { cluster: Arc::from("test"), member: 2, addresses, reached: Reached::default() };
         let mut members = Membership::founded(&[1, 2]);
         let of = |member, members: &Membership| map.addresses_of(member, members).collect::<Vec<_>>();
         assert_eq!(of(1, &members), [Arc::from("http://a")]);
@@ -95,6 +120,10 @@ mod tests {
             members.seats.get_mut(&1).expect("a member").address = Some(agreed.to_owned());
             assert_eq!(of(1, &members).iter().map(AsRef::as_ref).collect::<Vec<&str>>(), all);
             assert_eq!(map.address(1, &members).as_deref(), Some(agreed));
+        }
+        for (reached, address) in [("http://a", "http://a"), ("http://elsewhere", "http://c")] {
+            map.reached.is_at(1, &Arc::from(reached));
+            assert_eq!(map.address(1, &members).as_deref(), Some(address));
         }
         assert_eq!(map.address(3, &members), None);
     }

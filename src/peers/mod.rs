@@ -38,7 +38,7 @@ pub use client::PeerClient;
 pub use envelope::{Envelope, InvalidEnvelope, MAX_CLUSTER_BYTES};
 pub use gate::{Gate, Refused};
 pub use head::{HEAD, Head, InvalidHead, OPENING, Opening};
-pub use members::{ClusterMap, earlier_bytes, is_agreed_on_less, may_be_earlier};
+pub use members::{ClusterMap, Reached, earlier_bytes, is_agreed_on_less, may_be_earlier};
 pub use secret::{InvalidPeerSecret, PeerSecret};
 pub use signer::{PeerAnswer, PeerCall, Signer};
 pub use teller::Teller;

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::clock::{Clock, SystemClock};
-use crate::peers::PeerSecret;
+use crate::peers::{PeerSecret, Reached};
 use crate::store::waiting::MOST_WAITING_BYTES;
 use crate::store::{ChangeError, Heard, Hindrance, MemberChange, Standing};
 
@@ -85,7 +85,7 @@ fn carrier_of(address: &str, members: Membership) -> (mpsc::UnboundedSender<Vec<
     let (give, outgoing) = mpsc::unbounded_channel();
     let member = Arc::new(Given { outgoing: tokio::sync::Mutex::new(outgoing), members });
     let addresses = BTreeMap::from([(1, "http://127.0.0.1:1".into()), (2, address.into())]);
-    let map = ClusterMap { cluster: "c".into(), member: 1, addresses };
+    let map = ClusterMap { cluster: "c".into(), member: 1, addresses, reached: Reached::default() };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     (give, Carrier::start(member, &map, Signer::new(secret(), "c/1", clock)).expect("a client"))
 }

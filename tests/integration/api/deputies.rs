@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use bytes::Bytes;
 use leasehold::executor::{CallError, HttpCall, HttpExecutor, Limits, RetryAfter, TargetUrl};
-use leasehold::peers::{ClusterMap, Deputies, PeerSecret, Signer};
+use leasehold::peers::{ClusterMap, Deputies, PeerSecret, Reached, Signer};
 use leasehold::store::Member;
 
 use super::members::{NOWHERE, Process, clock, executor, pair, secret};
@@ -17,7 +17,7 @@ use crate::notify::receiver::Receiver;
 /// An executor of member 1 that has the others make its calls as well, of which only the second is there.
 fn of_all(leader: &Process, follower: &Process, secret: PeerSecret) -> HttpExecutor {
     let addresses = BTreeMap::from([(1, leader.url("").into()), (2, follower.url("").into()), (3, NOWHERE.into())]);
-    let map = ClusterMap { cluster: "test".into(), member: 1, addresses };
+    let map = ClusterMap { cluster: "test".into(), member: 1, addresses, reached: Reached::default() };
     let member = Arc::clone(&leader.puppet) as Arc<dyn Member>;
     let signer = Signer::new(secret, "test/1", clock());
     let deputies = Deputies::new(member, map, signer, Limits::default()).expect("deputies");

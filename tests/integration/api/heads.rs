@@ -10,7 +10,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use bytes::Bytes;
 use leasehold::executor::{HttpCall, HttpExecutor, Limits, TargetUrl};
 use leasehold::peers::{
-    CALLS_PATH, ClusterMap, DELIVERIES_PATH, Deputies, HINTS_PATH, MESSAGES_PATH, PeerCall, Signer, WORKERS_PATH,
+    CALLS_PATH, ClusterMap, DELIVERIES_PATH, Deputies, HINTS_PATH, MESSAGES_PATH, PeerCall, Reached, Signer,
+    WORKERS_PATH,
 };
 use leasehold::store::{Member, SIGNED_HEADS};
 use leasehold::wire::SubmitJob;
@@ -241,7 +242,7 @@ async fn replay(to: SocketAddr, kept: &[u8]) -> Vec<String> {
 async fn passed_call(leader: &Process, follower: &Process, target: &Receiver) -> Vec<u8> {
     let (way, kept) = recording(follower.address).await;
     let addresses = [(1, leader.url("").into()), (2, way.as_str().into()), (3, NOWHERE.into())].into();
-    let map = ClusterMap { cluster: "test".into(), member: 1, addresses };
+    let map = ClusterMap { cluster: "test".into(), member: 1, addresses, reached: Reached::default() };
     let signer = Signer::new(secret(), "test/1", clock());
     let member = Arc::clone(&leader.puppet) as Arc<dyn Member>;
     let deputies = Deputies::new(member, map, signer, Limits::default()).expect("deputies");

@@ -16,7 +16,7 @@ use leasehold::client::{Client, ScheduleQuery};
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::executor::{HttpExecutor, Limits as CallLimits, TargetPolicy};
 use leasehold::manager::{Manager, ManagerConfig};
-use leasehold::peers::{ClusterMap, Envelope, PeerSecret};
+use leasehold::peers::{ClusterMap, Envelope, PeerSecret, Reached};
 use leasehold::scheduler::Schedules;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::measured::Measured;
@@ -115,7 +115,8 @@ pub(super) async fn pair(third: &str) -> [Process; 2] {
     let url = |listener: &TcpListener| format!("http://{}", listener.local_addr().expect("an address"));
     let addresses = BTreeMap::from([(1, url(&first).into()), (2, url(&second).into()), (3, third.into())]);
     let [first, second] = [(1, first), (2, second)].map(|(member, listener)| {
-        let map = ClusterMap { cluster: "test".into(), member, addresses: addresses.clone() };
+        let map =
+            ClusterMap { cluster: "test".into(), member, addresses: addresses.clone(), reached: Reached::default() };
         Process::start(listener, map)
     });
     [first, second]
