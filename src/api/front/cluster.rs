@@ -1,6 +1,5 @@
 //! Where a member stands, and changes of the members and of who leads.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,11 +26,8 @@ const MAX_ORDER_BYTES: usize = 16 << 10;
 
 /// How long the calls that are served have before the lead is handed over.
 const SERVED_WITHIN: Duration = Duration::from_secs(1);
-/// How long another member may take to lead: first while calls that come are held up, then while they look for a leader.
-const HELD_UP_FOR: Duration = Duration::from_secs(2);
-const LEADS_WITHIN: Duration = Duration::from_secs(3);
-/// A member that does not lead after this time does not take the lead that it was given.
-const AGAIN_AFTER: Duration = Duration::from_millis(1_200);
+/// How long another member may take to lead: one that does not lead after this time does not take the lead.
+const LEADS_WITHIN: Duration = Duration::from_millis(1_200);
 /// A member that was not heard of for so long is not given the lead.
 const SILENT: Duration = Duration::from_secs(3);
 
@@ -139,33 +135,22 @@ async fn transfer(front: &Front, to: Option<u64>) -> Answer {
         _ => {}
     }
     // Those that come meanwhile wait here, and are served by whoever leads then.
-    let nothing_is_served = timeout(SERVED_WITHIN, front.serving.write()).await;
-    let is_led = timeout(HELD_UP_FOR, handed_over(front, to)).await;
-    drop(nothing_is_served);
-    let is_led = match is_led {
-        Ok(()) => Ok(()),
-        Err(_) => timeout(LEADS_WITHIN, handed_over(front, to)).await,
-    };
+    let shut = front.serving.shut(SERVED_WITHIN).await;
+    let is_led = hand_over(front, to).await || hand_over(front, to).await;
+    drop(shut);
     match is_led {
-        Ok(()) => ok(&status_of(front)),
-        Err(_) => {
+        true => ok(&status_of(front)),
+        false => {
             let detail = "no other member has taken the lead: is one that votes reachable?";
             Err(ApiError::new(Code::MembersUnchanged, detail))
         }
     }
 }
 
-/// Hands the lead over, as often as it takes, until another member leads.
-async fn handed_over(front: &Front, to: Option<u64>) {
+/// Hands the lead over. Returns whether another member leads in time.
+async fn hand_over(front: &Front, to: Option<u64>) -> bool {
     let (own, mut standing) = (front.member.number(), front.member.standing());
+    front.member.hand_over(to);
     let is_led = |standing: &Standing| standing.leader.is_some_and(|leader| leader != own);
-    loop {
-        front.member.hand_over(to);
-        match timeout(AGAIN_AFTER, standing.wait_for(is_led)).await.map(|led| led.is_ok()) {
-            Ok(true) => return,
-            // The process ends.
-            Ok(false) => pending().await,
-            Err(_) => {}
-        }
-    }
+    timeout(LEADS_WITHIN, standing.wait_for(is_led)).await.is_ok_and(|led| led.is_ok())
 }

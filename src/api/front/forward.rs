@@ -25,6 +25,7 @@ use super::claim::NamedClaim;
 use super::deliveries::{Announced, Said};
 use super::identity::say;
 use super::office::{NotLed, Own, Tenure, is_recalls};
+use super::serving::Serving;
 use crate::api::access::Guard;
 use crate::api::app::Limits;
 use crate::api::body::read_within;
@@ -54,6 +55,8 @@ const CUT_OFF: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(15);
 /// The most bytes of a refusal that are read for its code.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+/// The path of orders to change the members.
+pub(super) const ORDERS_PATH: &str = "/v1/admin/cluster";
 /// The paths of calls whose bodies have no end to wait for.
 const STREAMED: [&str; 1] = ["/v1/schedules/bulk"];
 /// The headers that are about one connection.
@@ -75,6 +78,7 @@ pub(super) struct Forwarder {
     members: watch::Receiver<Arc<Membership>>,
     standing: watch::Receiver<Standing>,
     own: Own,
+    serving: Arc<Serving>,
     http: reqwest::Client,
     /// How a leader learns that a client has its answer.
     said: Arc<Said>,
@@ -91,7 +95,7 @@ impl Forwarder {
         member: Arc<dyn Member>,
         own: Own,
         guard: Arc<Guard>,
-        limits: &Limits,
+        (limits, serving): (&Limits, Arc<Serving>),
         shutdown: CancellationToken,
     ) -> Result<Self, NoHttpClient> {
         let http = reqwest::Client::builder()
@@ -111,7 +115,7 @@ impl Forwarder {
         let (budget, body_within) = (BodyBudget::new(limits.body_bytes), limits.body_within);
         let (members, standing) = (member.members(), member.standing());
         let said = Arc::new(Said::new(http.clone(), signer, Arc::clone(&member), map.clone()));
-        Ok(Self { map, member, members, standing, own, http, said, guard, budget, body_within, shutdown })
+        Ok(Self { map, member, members, standing, own, serving, http, said, guard, budget, body_within, shutdown })
     }
 
     /// Returns the refusal for want of a leader.
@@ -157,7 +161,12 @@ impl Forwarder {
         loop {
             let begun = Instant::now();
             let asked = match (self.own.router(), self.leader()) {
+                // Nobody else gives orders to the members, and no manager takes any.
+                (Some(_), _) if parts.uri.path() == ORDERS_PATH => return Err(self.not_leading()),
                 (Some(router), _) => {
+                    let serving = self.serving.enter().await;
+                    let _serving =
+                        Some(serving).filter(|_| !parts.method.is_safe() && !waits(&parts.method, &parts.uri));
                     let served = self.own.serve(router, same_request(&parts, Body::from(body.clone()))).await;
                     served.map(Some).or_else(|not_led| match not_led.is_nothing_done {
                         true => Ok(None),

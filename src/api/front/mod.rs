@@ -13,6 +13,7 @@ mod identity;
 mod kept;
 mod measured;
 mod office;
+mod serving;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,8 +29,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::RwLock;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -55,10 +55,12 @@ use crate::peers::{
 };
 use crate::store::{Member, Standing, Store, StoreError};
 use crate::wire::Health;
+use claim::rest_of_claim;
 use deliveries::Deliveries;
-use forward::{FORWARDED, Forwarder, waits};
+use forward::{FORWARDED, Forwarder, ORDERS_PATH, waits};
 use kept::Kept;
 use office::{Own, call};
+use serving::Serving;
 
 /// The calls with messages of another member, of which two of the longest are held at once. Without them there is no
 /// leader, however many clients send bodies.
@@ -121,8 +123,7 @@ pub(super) struct Front {
     openapi: Bytes,
     /// The calls that are under way.
     calls: TaskTracker,
-    /// Held by each call while this member serves it, and by who hands the lead over, so that none is under way then.
-    serving: RwLock<()>,
+    serving: Arc<Serving>,
     shutdown: CancellationToken,
 }
 
@@ -142,13 +143,14 @@ impl Front {
         let name = map.name(map.member);
         let gate = Arc::new(Gate::new(peer_secret.clone(), Some(&name)));
         let signer = Signer::new(peer_secret, &name, Arc::clone(&clock));
+        let serving = Arc::new(Serving::default());
         let forwarder = Arc::new(Forwarder::new(
             map.clone(),
             signer,
             Arc::clone(&member),
             own.clone(),
             Arc::clone(&guard),
-            &limits,
+            (&limits, Arc::clone(&serving)),
             shutdown.clone(),
         )?);
         let forwarding = Router::new()
@@ -172,7 +174,7 @@ impl Front {
             body_within,
             openapi,
             calls: TaskTracker::new(),
-            serving: RwLock::new(()),
+            serving,
             shutdown,
         })
     }
@@ -209,7 +211,7 @@ fn api_router(front: Arc<Front>) -> Router {
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
         .route("/v1/cluster", get(Front::status))
-        .route("/v1/admin/cluster", post(Front::change))
+        .route(ORDERS_PATH, post(Front::change))
         .layer(from_fn_with_state(Arc::clone(&front.guard), observe))
         .fallback(at_leader)
         .with_state(front)
@@ -227,9 +229,10 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
     request.headers_mut().insert(REQUEST_ID, id.clone());
     let is_forwarded = request.headers().contains_key(FORWARDED);
     let (parts, body) = request.into_parts();
-    // One that waits is not waited for: it can be made again.
-    let serving = front.serving.read().await;
-    let serving = Some(serving).filter(|_| !waits(&parts.method, &parts.uri));
+    let begun = Instant::now();
+    // One that waits, or only reads, is not waited for: it can be made again.
+    let serving = front.serving.enter().await;
+    let serving = Some(serving).filter(|_| !parts.method.is_safe() && !waits(&parts.method, &parts.uri));
     let answer = match front.own.router().filter(|_| !front.shutdown.is_cancelled()) {
         None => {
             drop(serving);
@@ -241,8 +244,14 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
             drop(serving);
             match served {
                 Ok(answer) => answer,
-                Err(not_led) => match kept.whole().filter(|_| not_led.is_nothing_done || parts.method.is_safe()) {
-                    Some(body) => call(front.forwarding.clone(), Request::from_parts(parts, body)).await,
+                Err(_) if parts.method.is_safe() => {
+                    call(front.forwarding.clone(), Request::from_parts(parts, Body::empty())).await
+                }
+                Err(not_led) => match kept.whole().filter(|_| not_led.is_nothing_done) {
+                    Some(body) => {
+                        let body = rest_of_claim(&parts, body, begun);
+                        call(front.forwarding.clone(), Request::from_parts(parts, body.into())).await
+                    }
                     None => {
                         let refused = front.forwarder.not_led(&not_led);
                         let problem = refused.to_problem(id.to_str().unwrap_or_default());

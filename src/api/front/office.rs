@@ -24,7 +24,7 @@ use tower::Service;
 
 use crate::api::app::{AppParts, AppState};
 use crate::api::delivery::HasJobs;
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Code};
 use crate::api::routes;
 use crate::store::{LeadershipMark, Store};
 
@@ -133,7 +133,9 @@ impl Own {
         let (is_safe, is_claim) = (method.is_safe(), path == "/v1/claims");
         let answer = call(router, request).await;
         let status = answer.status();
-        let is_refused = answer.extensions().get::<ApiError>().is_some_and(ApiError::is_not_led);
+        let refusal = answer.extensions().get::<ApiError>();
+        let is_refused = refusal.is_some_and(ApiError::is_not_led)
+            || (mark.is_over() && refusal.is_some_and(|refusal| refusal.code() == Code::ShuttingDown));
         // A claim that has taken anything says so.
         if is_refused && (is_claim || mark.has_begun_nothing()) {
             return Err(NotLed { is_nothing_done: true });
