@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::claim::NamedClaim;
+use super::claim::{NamedClaim, rest_of_claim};
 use super::deliveries::{Announced, Said};
 use super::identity::say;
 use super::office::{NotLed, Own, Tenure, is_recalls};
@@ -180,7 +180,7 @@ impl Forwarder {
                 Ok(Some(answer)) => return Ok(answer),
                 // It has waited where it was, and nothing was done.
                 Ok(None) if begun.elapsed() > PATIENCE => {
-                    body = claim.as_ref().map_or(body, NamedClaim::again);
+                    body = rest_of_claim(&parts, body, begun);
                     changes = Changes::of(self);
                 }
                 Ok(None) => {}
