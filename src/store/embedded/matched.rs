@@ -23,12 +23,14 @@ impl Matched {
                 message.commit = message.commit.min(known);
             }
             // Of what is committed here already, the entries that come with it are left out.
-            MessageType::MsgAppend if message.term >= raft.term && message.index >= raft.raft_log.committed => {
-                if raft.raft_log.match_term(message.index, message.log_term) {
-                    let number = message.index + message.entries.len() as u64;
-                    self.number = if self.term == message.term { self.number.max(number) } else { number };
-                    self.term = message.term;
-                }
+            MessageType::MsgAppend
+                if message.term >= raft.term
+                    && message.index >= raft.raft_log.committed
+                    && raft.raft_log.match_term(message.index, message.log_term) =>
+            {
+                let number = message.index + message.entries.len() as u64;
+                self.number = if self.term == message.term { self.number.max(number) } else { number };
+                self.term = message.term;
             }
             _ => {}
         }
