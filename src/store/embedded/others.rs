@@ -158,7 +158,8 @@ impl Others {
     pub(super) fn counts(&mut self, from: u64, identity: Option<Identity>, said: &Said) -> bool {
         let directory = match said {
             _ if identity.is_some() || self.identities.own().is_none() => return true,
-            Said::Word(Word::Hello(_)) => return true,
+            // One that joins says both before it knows its group.
+            Said::Word(Word::Hello(_) | Word::Opened(_)) => return true,
             Said::Word(_) => self.lately(from).map(|hello| hello.directory),
             // Without the numbers of directories only a version sends it that knows no identities of groups.
             Said::Library(_, directories) => directories.map(|directories| directories.from),

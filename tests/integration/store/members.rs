@@ -300,8 +300,8 @@ async fn all_members_have_what_their_leader_acknowledges_and_only_it_takes_write
     assert_eq!(group.settled().await.len(), 1_000);
     for follower in MEMBERS.into_iter().filter(|number| *number != leader) {
         let refused = group.store(follower).write(creates(&named("more", 1))).await.remove(0);
-        assert!(matches!(&refused, Err(WriteError::Refused(StoreError::Unavailable(why))) if why.contains("lead")));
-        assert!(matches!(group.store(follower).confirm_now().await, Err(StoreError::Unavailable(_))));
+        assert!(matches!(&refused, Err(WriteError::Refused(StoreError::NotLeading(why))) if why.contains("lead")));
+        assert!(matches!(group.store(follower).confirm_now().await, Err(StoreError::NotLeading(_))));
         assert_eq!(group.standing(follower).leader, Some(leader));
     }
 }
@@ -321,7 +321,7 @@ async fn the_others_go_on_without_a_leader_that_is_cut_off_which_takes_over_what
     assert!(group.store(first).confirm(&mark).await.is_err() && !mark.has_begun_nothing(), "it may be written");
     assert!(group.standing(second).term > 1);
     acknowledged.extend(create_each(&group, named("after", 300)).await);
-    assert!(matches!(group.store(first).confirm_now().await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(group.store(first).confirm_now().await, Err(StoreError::NotLeading(_))));
     group.network.cut.lock().clear();
     let found = group.settled().await;
     assert_eq!(acknowledged.len(), 330);
@@ -341,7 +341,7 @@ async fn a_leader_that_is_cut_off_answers_no_write_that_changes_nothing() {
     let mark = group.store(first).mark();
     // Nothing is left to write, so that no entry tells it that another one leads.
     let answers = group.store(first).write(creates(&jobs)).await;
-    let is_refused = |answer: &WriteResult| matches!(answer, Err(WriteError::Refused(StoreError::Unavailable(_))));
+    let is_refused = |answer: &WriteResult| matches!(answer, Err(WriteError::Refused(StoreError::NotLeading(_))));
     assert!(answers.iter().all(is_refused), "it says what may not be so any more: {answers:?}");
     assert!(group.store(first).confirm(&mark).await.is_err() && mark.has_begun_nothing());
     assert_ne!(group.leader().await, first);

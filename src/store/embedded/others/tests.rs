@@ -180,3 +180,15 @@ fn the_identity_goes_to_members_that_were_not_heard_yet_and_to_none_that_says_no
     one.hear(2, None, Hello { knows: versions::CHANGES, ..hello(20, 10) });
     assert_eq!(one.identity_for(2), None, "it went back to an earlier version");
 }
+
+#[test]
+fn one_that_says_who_it_is_before_it_knows_the_group_is_no_stranger() {
+    let (mut one, group) = (others(10, true), Identity::random());
+    one.agree(1, &Membership { identity: Some(group), ..Membership::founded(&[1, 2, 3]) });
+    one.adopt(Some(group));
+    one.hear(4, None, hello(40, 10));
+    let opened = Said::Word(Word::Opened(Opened { directory: 40, ..Opened::default() }));
+    assert!(one.counts(4, None, &opened) && !one.is_stranger(4));
+    let of_another = Said::Library(bytes::Bytes::new(), Some(between(40, 10)));
+    assert!(!one.counts(4, None, &of_another) && one.is_stranger(4));
+}
