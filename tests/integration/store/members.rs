@@ -228,7 +228,7 @@ pub(super) async fn create(group: &Group, jobs: &[Arc<Job>]) -> Vec<JobId> {
 
 /// Creates each of these jobs. Where the machine stands still another member may lead by then, and it is not known
 /// whether a job was created; a leader that goes on takes them all.
-async fn create_each(group: &Group, mut jobs: Vec<Arc<Job>>) -> Vec<JobId> {
+pub(super) async fn create_each(group: &Group, mut jobs: Vec<Arc<Job>>) -> Vec<JobId> {
     let ids = jobs.iter().map(|job| job.id.clone()).collect();
     let mut is_repeated = false;
     for _ in 0..MANY {
