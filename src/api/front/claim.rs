@@ -12,49 +12,31 @@ use tokio::time::Instant;
 
 use crate::clock::millis;
 
-/// Returns the body of a call that came at `begun` and is made again, since nothing was done: a claim waits for what is
-/// left of its time.
+/// Returns whether a call is a claim with a name.
+pub(super) fn is_named_claim(parts: &Parts, body: &[u8]) -> bool {
+    claim_of(parts, body).is_some_and(|claim| is_named(&claim))
+}
+
+/// Returns the body of a call that came at `begun` and is made again. A claim waits for what is left of its time, and
+/// one with a name says that it was made before.
 pub(super) fn rest_of_claim(parts: &Parts, body: Bytes, begun: Instant) -> Bytes {
-    if let Some(claim) = NamedClaim::of(parts, &body) {
-        return NamedClaim { begun, ..claim }.again();
+    let Some(mut claim) = claim_of(parts, &body) else { return body };
+    if let Some(wait_ms) = claim.get("wait_ms").and_then(Value::as_u64) {
+        claim.insert("wait_ms".to_owned(), wait_ms.saturating_sub(millis(begun.elapsed())).into());
     }
-    let fields =
-        (parts.method == Method::POST && parts.uri.path() == "/v1/claims").then(|| serde_json::from_slice(&body));
-    let Some(Ok(mut fields)) = fields else { return body };
-    wait_for_the_rest(&mut fields, begun);
-    Value::Object(fields).to_string().into()
+    if is_named(&claim) {
+        claim.insert("repeated".to_owned(), true.into());
+    }
+    Value::Object(claim).to_string().into()
 }
 
-fn wait_for_the_rest(fields: &mut Map<String, Value>, begun: Instant) {
-    if let Some(wait_ms) = fields.get("wait_ms").and_then(Value::as_u64) {
-        fields.insert("wait_ms".to_owned(), wait_ms.saturating_sub(millis(begun.elapsed())).into());
-    }
+fn claim_of(parts: &Parts, body: &[u8]) -> Option<Map<String, Value>> {
+    let is_claim = parts.method == Method::POST && parts.uri.path() == "/v1/claims";
+    is_claim.then(|| serde_json::from_slice(body).ok())?
 }
 
-/// A claim with a name.
-pub(super) struct NamedClaim {
-    fields: Map<String, Value>,
-    begun: Instant,
-}
-
-impl NamedClaim {
-    /// Reads a call; `None` when it is no claim with a name.
-    pub(super) fn of(parts: &Parts, body: &[u8]) -> Option<Self> {
-        if parts.method != Method::POST || parts.uri.path() != "/v1/claims" {
-            return None;
-        }
-        let fields: Map<String, Value> = serde_json::from_slice(body).ok()?;
-        fields.get("request_id").filter(|name| name.is_string())?;
-        Some(Self { fields, begun: Instant::now() })
-    }
-
-    /// Returns the body of the same claim, made again.
-    pub(super) fn again(&self) -> Bytes {
-        let mut fields = self.fields.clone();
-        wait_for_the_rest(&mut fields, self.begun);
-        fields.insert("repeated".to_owned(), true.into());
-        Value::Object(fields).to_string().into()
-    }
+fn is_named(claim: &Map<String, Value>) -> bool {
+    claim.get("request_id").is_some_and(Value::is_string)
 }
 
 #[cfg(test)]

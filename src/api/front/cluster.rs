@@ -135,7 +135,7 @@ async fn transfer(front: &Front, to: Option<u64>) -> Answer {
         _ => {}
     }
     // Those that come meanwhile wait here, and are served by whoever leads then.
-    let shut = front.serving.shut(SERVED_WITHIN).await;
+    let shut = front.own.serving.shut(SERVED_WITHIN).await;
     let is_led = hand_over(front, to).await || hand_over(front, to).await;
     drop(shut);
     match is_led {

@@ -15,17 +15,16 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt, TryFutureExt, stream};
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, ORIGIN, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use reqwest::Url;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::claim::{NamedClaim, rest_of_claim};
+use super::claim::{is_named_claim, rest_of_claim};
 use super::deliveries::{Announced, Said};
 use super::identity::say;
-use super::office::{NotLed, Own, Tenure, is_recalls};
-use super::serving::Serving;
+use super::office::{NotLed, Own, Tenure, waits};
 use crate::api::access::Guard;
 use crate::api::app::Limits;
 use crate::api::body::read_within;
@@ -78,7 +77,6 @@ pub(super) struct Forwarder {
     members: watch::Receiver<Arc<Membership>>,
     standing: watch::Receiver<Standing>,
     own: Own,
-    serving: Arc<Serving>,
     http: reqwest::Client,
     /// How a leader learns that a client has its answer.
     said: Arc<Said>,
@@ -95,7 +93,7 @@ impl Forwarder {
         member: Arc<dyn Member>,
         own: Own,
         guard: Arc<Guard>,
-        (limits, serving): (&Limits, Arc<Serving>),
+        limits: &Limits,
         shutdown: CancellationToken,
     ) -> Result<Self, NoHttpClient> {
         let http = reqwest::Client::builder()
@@ -115,7 +113,7 @@ impl Forwarder {
         let (budget, body_within) = (BodyBudget::new(limits.body_bytes), limits.body_within);
         let (members, standing) = (member.members(), member.standing());
         let said = Arc::new(Said::new(http.clone(), signer, Arc::clone(&member), map.clone()));
-        Ok(Self { map, member, members, standing, own, serving, http, said, guard, budget, body_within, shutdown })
+        Ok(Self { map, member, members, standing, own, http, said, guard, budget, body_within, shutdown })
     }
 
     /// Returns the refusal for want of a leader.
@@ -155,19 +153,16 @@ impl Forwarder {
             return self.forward_once(&parts, body).await;
         }
         let read = read_within(&parts, body, MAX_BULK_BYTES, (&self.budget, self.body_within)).await?;
-        let (mut body, claim) = (read.bytes.clone(), NamedClaim::of(&parts, &read.bytes));
+        let (came, mut body) = (Instant::now(), read.bytes.clone());
         let mut changes = Changes::of(self);
         // Bounded by the patience, which begins anew when a leader goes at which a claim has waited.
         loop {
             let begun = Instant::now();
-            let asked = match (self.own.router(), self.leader()) {
+            let asked = match (self.own.enter(&parts.method, &parts.uri).await, self.leader()) {
                 // Nobody else gives orders to the members, and no manager takes any.
                 (Some(_), _) if parts.uri.path() == ORDERS_PATH => return Err(self.not_leading()),
-                (Some(router), _) => {
-                    let serving = self.serving.enter().await;
-                    let _serving =
-                        Some(serving).filter(|_| !parts.method.is_safe() && !waits(&parts.method, &parts.uri));
-                    let served = self.own.serve(router, same_request(&parts, Body::from(body.clone()))).await;
+                (Some(entered), _) => {
+                    let served = entered.serve(same_request(&parts, Body::from(body.clone()))).await;
                     served.map(Some).or_else(|not_led| match not_led.is_nothing_done {
                         true => Ok(None),
                         false => Err(self.not_led(&not_led)),
@@ -180,15 +175,15 @@ impl Forwarder {
                 Ok(Some(answer)) => return Ok(answer),
                 // It has waited where it was, and nothing was done.
                 Ok(None) if begun.elapsed() > PATIENCE => {
-                    body = rest_of_claim(&parts, body, begun);
+                    body = rest_of_claim(&parts, read.bytes.clone(), came);
                     changes = Changes::of(self);
                 }
                 Ok(None) => {}
-                Err(error) => {
-                    let claim = claim.as_ref().filter(|_| error.code() == Code::OutcomeUnknown);
-                    body = claim.ok_or(error)?.again();
+                Err(error) if error.code() == Code::OutcomeUnknown && is_named_claim(&parts, &read.bytes) => {
+                    body = rest_of_claim(&parts, read.bytes.clone(), came);
                     changes = Changes::of(self);
                 }
+                Err(error) => return Err(error),
             }
             if !changes.wait().await {
                 return Err(self.no_leader());
@@ -200,8 +195,8 @@ impl Forwarder {
     async fn forward_once(&self, parts: &Parts, body: Body) -> Answer {
         let mut changes = Changes::of(self);
         loop {
-            if let Some(router) = self.own.router() {
-                let answer = self.own.serve(router, same_request(parts, body)).await;
+            if let Some(entered) = self.own.enter(&parts.method, &parts.uri).await {
+                let answer = entered.serve(same_request(parts, body)).await;
                 return answer.map_err(|not_led| self.not_led(&not_led));
             }
             if let Some(leader) = self.leader() {
@@ -313,13 +308,6 @@ impl Forwarder {
     async fn ending(&self, parts: &Parts) {
         if waits(&parts.method, &parts.uri) { self.shutdown.cancelled().await } else { pending().await }
     }
-}
-
-/// Returns whether a call may wait for something that happens, for as long as it says.
-pub(super) fn waits(method: &Method, uri: &Uri) -> bool {
-    uri.path() == "/v1/claims"
-        || is_recalls(method, uri.path())
-        || uri.query().is_some_and(|query| query.contains("wait_ms"))
 }
 
 /// Returns what is said of a call that may have been carried out.

@@ -2,8 +2,10 @@
 //! call goes to the member that leads, which may be this one.
 //!
 //! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads), [`forward`] (the way
-//! to the leader), [`claim`] (claims that move over to the next leader), [`deliveries`] (when claimed jobs have come to
-//! a client of a follower), [`identity`](mod@identity) (which cluster a call is for) and [`measured`] (metrics).
+//! to the leader), [`claim`] (claims that move over to the next leader), [`kept`] (bodies of calls that may be made
+//! again), [`serving`] (the calls that are held up while the lead is handed over), [`deliveries`] (when claimed jobs
+//! have come to a client of a follower), [`identity`](mod@identity) (which cluster a call is for) and [`measured`]
+//! (metrics).
 
 mod claim;
 mod cluster;
@@ -57,10 +59,9 @@ use crate::store::{Member, Standing, Store, StoreError};
 use crate::wire::Health;
 use claim::rest_of_claim;
 use deliveries::Deliveries;
-use forward::{FORWARDED, Forwarder, ORDERS_PATH, waits};
+use forward::{FORWARDED, Forwarder, ORDERS_PATH};
 use kept::Kept;
 use office::{Own, call};
-use serving::Serving;
 
 /// The calls with messages of another member, of which two of the longest are held at once. Without them there is no
 /// leader, however many clients send bodies.
@@ -123,7 +124,6 @@ pub(super) struct Front {
     openapi: Bytes,
     /// The calls that are under way.
     calls: TaskTracker,
-    serving: Arc<Serving>,
     shutdown: CancellationToken,
 }
 
@@ -138,19 +138,18 @@ impl Front {
     ) -> Result<Self, NoHttpClient> {
         let MemberState { member, map, store, office, peer_secret, clock, executor, access, metrics, limits } = state;
         let guard = Arc::new(Guard::new(access, address));
-        let own = Own { office, store, address, openapi: openapi.clone() };
+        let own = Own { office, store, address, openapi: openapi.clone(), serving: Arc::default() };
         let body_within = limits.body_within;
         let name = map.name(map.member);
         let gate = Arc::new(Gate::new(peer_secret.clone(), Some(&name)));
         let signer = Signer::new(peer_secret, &name, Arc::clone(&clock));
-        let serving = Arc::new(Serving::default());
         let forwarder = Arc::new(Forwarder::new(
             map.clone(),
             signer,
             Arc::clone(&member),
             own.clone(),
             Arc::clone(&guard),
-            (&limits, Arc::clone(&serving)),
+            &limits,
             shutdown.clone(),
         )?);
         let forwarding = Router::new()
@@ -174,7 +173,6 @@ impl Front {
             body_within,
             openapi,
             calls: TaskTracker::new(),
-            serving,
             shutdown,
         })
     }
@@ -204,7 +202,7 @@ pub(super) fn router(front: Arc<Front>) -> Router {
 fn api_router(front: Arc<Front>) -> Router {
     Router::new()
         .route(MESSAGES_PATH, post(messages))
-        .route(DELIVERIES_PATH, post(taken))
+        .route(DELIVERIES_PATH, post(note_delivery))
         .route(CALLS_PATH, post(make_call))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -230,19 +228,12 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
     let is_forwarded = request.headers().contains_key(FORWARDED);
     let (parts, body) = request.into_parts();
     let begun = Instant::now();
-    // One that waits, or only reads, is not waited for: it can be made again.
-    let serving = front.serving.enter().await;
-    let serving = Some(serving).filter(|_| !parts.method.is_safe() && !waits(&parts.method, &parts.uri));
-    let answer = match front.own.router().filter(|_| !front.shutdown.is_cancelled()) {
-        None => {
-            drop(serving);
-            call(front.forwarding.clone(), Request::from_parts(parts, body)).await
-        }
-        Some(router) => {
+    let entered = front.own.enter(&parts.method, &parts.uri).await;
+    let answer = match entered.filter(|_| !front.shutdown.is_cancelled()) {
+        None => call(front.forwarding.clone(), Request::from_parts(parts, body)).await,
+        Some(entered) => {
             let kept = Kept::default();
-            let served = front.own.serve(router, Request::from_parts(parts.clone(), kept.of(body))).await;
-            drop(serving);
-            match served {
+            match entered.serve(Request::from_parts(parts.clone(), kept.of(body))).await {
                 Ok(answer) => answer,
                 Err(_) if parts.method.is_safe() => {
                     call(front.forwarding.clone(), Request::from_parts(parts, Body::empty())).await
@@ -267,7 +258,7 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
 }
 
 /// Takes note of that a client of another member has its answer, whose id that member alone was told.
-async fn taken(State(front): State<Arc<Front>>, request: Request) -> Response {
+async fn note_delivery(State(front): State<Arc<Front>>, request: Request) -> Response {
     front.peers.answer(front.take_delivery(request).await)
 }
 

@@ -16,12 +16,13 @@ use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use http::{Method, StatusCode};
+use http::{Method, StatusCode, Uri};
 use http_body::Body as _;
-use tokio::sync::watch;
+use tokio::sync::{RwLockReadGuard, watch};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
+use super::serving::Serving;
 use crate::api::app::{AppParts, AppState};
 use crate::api::delivery::HasJobs;
 use crate::api::error::{ApiError, Code};
@@ -105,9 +106,29 @@ pub(super) struct Own {
     pub(super) address: SocketAddr,
     /// The API's description.
     pub(super) openapi: Bytes,
+    /// The calls that are served.
+    pub(super) serving: Arc<Serving>,
+}
+
+/// A call that this process is to serve, with the manager that works now.
+pub(super) struct Entered<'o> {
+    own: &'o Own,
+    router: Router,
+    mark: LeadershipMark,
+    /// `None` for a call that can be made again, as one that waits or only reads: it is not waited for.
+    _inside: Option<RwLockReadGuard<'o, ()>>,
 }
 
 impl Own {
+    /// Waits while the lead is handed over, and lets a call be served by the manager that works then; `None` where none
+    /// does.
+    pub(super) async fn enter(&self, method: &Method, uri: &Uri) -> Option<Entered<'_>> {
+        let inside = self.serving.enter().await;
+        let (router, mark) = self.router()?;
+        let _inside = Some(inside).filter(|_| !method.is_safe() && !waits(method, uri));
+        Some(Entered { own: self, router, mark, _inside })
+    }
+
     /// Returns the router of the manager that works now, if one does, and the mark of this moment.
     pub(super) fn router(&self) -> Option<(Router, LeadershipMark)> {
         let tenure = self.office.0.borrow().clone().filter(|tenure| !tenure.mark.is_over())?;
@@ -117,41 +138,6 @@ impl Own {
             routes::router(Arc::new(parts))
         });
         Some((made.clone(), tenure.mark.renewed()))
-    }
-
-    /// Serves a call with the router and the mark of the manager that works now.
-    ///
-    /// # Errors
-    /// [`NotLed`] when it is not known that this member led meanwhile.
-    pub(super) async fn serve(
-        &self,
-        (router, mark): (Router, LeadershipMark),
-        request: Request,
-    ) -> Result<Response, NotLed> {
-        let (method, path) = (request.method(), request.uri().path());
-        let waits = is_recalls(method, path);
-        let (is_safe, is_claim) = (method.is_safe(), path == "/v1/claims");
-        let answer = call(router, request).await;
-        let status = answer.status();
-        let refusal = answer.extensions().get::<ApiError>();
-        let is_refused = refusal.is_some_and(ApiError::is_not_led)
-            || (mark.is_over() && refusal.is_some_and(|refusal| refusal.code() == Code::ShuttingDown));
-        // A claim that has taken anything says so.
-        if is_refused && (is_claim || mark.has_begun_nothing()) {
-            return Err(NotLed { is_nothing_done: true });
-        }
-        if status.is_server_error() || REST_ON_THE_CALL.contains(&status) {
-            return Ok(answer);
-        }
-        // What a claim has taken is written; without any it has waited.
-        let only_reads = is_safe || waits || (is_claim && answer.extensions().get::<HasJobs>().is_none());
-        let since = if only_reads { mark.renewed() } else { mark.clone() };
-        if let Err(error) = self.store.confirm(&since).await {
-            tracing::debug!(%error, "this member does not know whether it led");
-            return Err(NotLed { is_nothing_done: only_reads || mark.has_begun_nothing() });
-        }
-        let is_whole = answer.body().size_hint().exact().is_some();
-        Ok(if is_whole { answer } else { answer.map(|body| self.proved(body, mark)) })
     }
 
     /// Returns a body whose parts go out once it is known that this member led after they had come.
@@ -189,6 +175,40 @@ impl Own {
     }
 }
 
+impl Entered<'_> {
+    /// Serves the call.
+    ///
+    /// # Errors
+    /// [`NotLed`] when it is not known that this member led meanwhile.
+    pub(super) async fn serve(self, request: Request) -> Result<Response, NotLed> {
+        let Self { own, router, mark, .. } = &self;
+        let (method, path) = (request.method(), request.uri().path());
+        let waits = is_recalls(method, path);
+        let (is_safe, is_claim) = (method.is_safe(), path == "/v1/claims");
+        let answer = call(router.clone(), request).await;
+        let status = answer.status();
+        let refusal = answer.extensions().get::<ApiError>();
+        let is_refused = refusal.is_some_and(ApiError::is_not_led)
+            || (mark.is_over() && refusal.is_some_and(|refusal| refusal.code() == Code::ShuttingDown));
+        // A claim that has taken anything says so.
+        if is_refused && (is_claim || mark.has_begun_nothing()) {
+            return Err(NotLed { is_nothing_done: true });
+        }
+        if status.is_server_error() || REST_ON_THE_CALL.contains(&status) {
+            return Ok(answer);
+        }
+        // What a claim has taken is written; without any it has waited.
+        let only_reads = is_safe || waits || (is_claim && answer.extensions().get::<HasJobs>().is_none());
+        let since = if only_reads { mark.renewed() } else { mark.clone() };
+        if let Err(error) = own.store.confirm(&since).await {
+            tracing::debug!(%error, "this member does not know whether it led");
+            return Err(NotLed { is_nothing_done: only_reads || mark.has_begun_nothing() });
+        }
+        let is_whole = answer.body().size_hint().exact().is_some();
+        Ok(if is_whole { answer } else { answer.map(|body| own.proved(body, mark.clone())) })
+    }
+}
+
 /// Why a call is not answered: this member may not have led.
 #[derive(Debug)]
 pub(super) struct NotLed {
@@ -196,8 +216,15 @@ pub(super) struct NotLed {
     pub(super) is_nothing_done: bool,
 }
 
+/// Returns whether a call may wait for something that happens, for as long as it says.
+pub(super) fn waits(method: &Method, uri: &Uri) -> bool {
+    uri.path() == "/v1/claims"
+        || is_recalls(method, uri.path())
+        || uri.query().is_some_and(|query| query.contains("wait_ms"))
+}
+
 /// Returns whether a call waits for what its worker is to give up.
-pub(super) fn is_recalls(method: &Method, path: &str) -> bool {
+fn is_recalls(method: &Method, path: &str) -> bool {
     path.starts_with("/v1/workers/") && path.ends_with("/recalls") && method == Method::POST
 }
 
