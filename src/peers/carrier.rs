@@ -101,16 +101,16 @@ impl Ways {
     /// Puts a message into the queue of the member that it is for, if it is known where that is.
     fn carry(&mut self, message: MemberMessage, is_bulk: bool) {
         let to = message.to;
-        let addresses: Vec<_> = self.map.addresses_of(to, &self.members.borrow()).collect();
-        if self.open.get(&to).is_none_or(|way| way.addresses != addresses) {
+        let members = self.members.borrow();
+        let is_at = |way: &Way| self.map.addresses_of(to, &members).eq(way.addresses.iter().map(AsRef::as_ref));
+        if !self.open.get(&to).is_some_and(is_at) {
+            let addresses: Vec<Arc<str>> = self.map.addresses_of(to, &members).map(Arc::from).collect();
             // The settings were checked when they were read; what is no URL is reached by nobody.
-            let url = |address: &Arc<str>| {
-                Some(Target {
-                    url: Url::parse(&format!("{address}{MESSAGES_PATH}")).ok()?,
-                    address: Arc::clone(address),
-                })
+            let target = |address: &Arc<str>| {
+                let url = Url::parse(&format!("{address}{MESSAGES_PATH}")).ok()?;
+                Some(Target { url, address: Arc::clone(address) })
             };
-            let targets: Vec<_> = addresses.iter().filter_map(url).collect();
+            let targets: Vec<_> = addresses.iter().filter_map(target).collect();
             if targets.is_empty() {
                 return;
             }

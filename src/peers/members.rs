@@ -92,15 +92,15 @@ impl ClusterMap {
     #[must_use]
     pub fn address(&self, member: u64, members: &Membership) -> Option<Arc<str>> {
         let reached = self.reached.address(member);
-        let reached = reached.filter(|reached| self.addresses_of(member, members).any(|address| address == *reached));
-        reached.or_else(|| self.addresses_of(member, members).next())
+        let reached = reached.filter(|reached| self.addresses_of(member, members).any(|address| *address == **reached));
+        reached.or_else(|| self.addresses_of(member, members).next().map(Arc::from))
     }
 
     /// Returns where a member may be reached, the most likely first: all members may have got other addresses than they
     /// have agreed on, and cannot agree on these before they reach each other.
-    pub(super) fn addresses_of(&self, member: u64, members: &Membership) -> impl Iterator<Item = Arc<str>> {
-        let agreed = members.seats.get(&member).and_then(|seat| seat.address.as_deref()).map(Arc::from);
-        let set = self.addresses.get(&member).filter(|set| agreed.as_ref() != Some(*set)).cloned();
+    pub(super) fn addresses_of<'a>(&'a self, member: u64, members: &'a Membership) -> impl Iterator<Item = &'a str> {
+        let agreed = members.seats.get(&member).and_then(|seat| seat.address.as_deref());
+        let set = self.addresses.get(&member).map(AsRef::as_ref).filter(|set| agreed != Some(*set));
         agreed.into_iter().chain(set)
     }
 }
@@ -114,11 +114,10 @@ mod tests {
         let addresses = BTreeMap::from([(1, Arc::from("http://a")), (2, Arc::from("http://b"))]);
         let map = ClusterMap { cluster: Arc::from("test"), member: 2, addresses, reached: Reached::default() };
         let mut members = Membership::founded(&[1, 2]);
-        let of = |member, members: &Membership| map.addresses_of(member, members).collect::<Vec<_>>();
-        assert_eq!(of(1, &members), [Arc::from("http://a")]);
+        assert!(map.addresses_of(1, &members).eq(["http://a"]));
         for (agreed, all) in [("http://a", &["http://a"][..]), ("http://c", &["http://c", "http://a"])] {
             members.seats.get_mut(&1).expect("a member").address = Some(agreed.to_owned());
-            assert_eq!(of(1, &members).iter().map(AsRef::as_ref).collect::<Vec<&str>>(), all);
+            assert!(map.addresses_of(1, &members).eq(all.iter().copied()), "{agreed}");
             assert_eq!(map.address(1, &members).as_deref(), Some(agreed));
         }
         for (reached, address) in [("http://a", "http://a"), ("http://elsewhere", "http://c")] {
