@@ -118,6 +118,19 @@ impl Cluster {
         tokio::task::block_in_place(|| run(self.place.path(), arguments))
     }
 
+    /// Changes the members, as often as it takes: another change may be under way, or a member not be heard yet.
+    async fn change(&self, arguments: &[&str], asked: u64) -> Ended {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let changed = self.cluster(arguments, asked);
+            if changed.code() == Some(0) {
+                return changed;
+            }
+            assert!(Instant::now() < deadline, "{arguments:?}: {}", changed.stderr());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     pub(super) async fn submit(&self, through: u64, count: usize) -> Vec<String> {
         let client = self.client(through);
         let mut ids = Vec::new();
@@ -163,23 +176,11 @@ async fn members_come_and_go_while_the_cluster_works() {
     cluster.start(4, &["--join"]);
     cluster.says(4, "it waits", |status| status.role == leasehold::wire::ClusterRole::Joining).await;
     cluster.says(leader, "it hears", |_| true).await;
-    let deadline = Instant::now() + DEADLINE;
-    // Until the leader has heard of it.
-    while cluster.client(1).cluster().await.is_ok_and(|status| status.members.len() < 4) {
-        cluster.cluster(&["add", "4", &cluster.url(4)], 1);
-        assert!(Instant::now() < deadline, "it cannot be added");
-    }
+    cluster.change(&["add", "4", &cluster.url(4)], 1).await;
     ids.extend(cluster.submit(2, 20).await);
     cluster.says(4, "it votes", |status| status.members.iter().any(|member| member.member == 4 && member.votes)).await;
     // The one that leads leaves: another leads then.
-    // Until no other change is under way, as that which says how a directory was opened.
-    let listed = loop {
-        let removed = cluster.cluster(&["remove", &leader.to_string(), "--json"], 4);
-        if removed.code() == Some(0) {
-            break rows(&removed);
-        }
-        assert!(Instant::now() < deadline, "it cannot be removed: {}", removed.stderr());
-    };
+    let listed = rows(&cluster.change(&["remove", &leader.to_string(), "--json"], 4).await);
     assert!(listed.iter().all(|row| row["member"] != leader) && listed.len() == 3, "{listed:?}");
     cluster.end(leader, Signal::SIGTERM);
     ids.extend(cluster.submit(4, 20).await);
@@ -206,11 +207,7 @@ async fn members_come_and_go_while_the_cluster_works() {
     cluster.end(4, Signal::SIGKILL);
     cluster.leader(lost).await;
     cluster.has(lost, &ids).await;
-    let forgotten = async || cluster.cluster(&["forget", "4"], lost);
-    while forgotten().await.code() != Some(0) {
-        assert!(Instant::now() < deadline + DEADLINE, "it cannot be forgotten");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    cluster.change(&["forget", "4"], lost).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -256,10 +253,7 @@ async fn the_one_that_is_left_goes_on_alone_and_no_former_fence_is_taken() {
     assert!(found.iter().all(|job| job.fence > 1_000_000));
     // And others come.
     cluster.start(4, &["--join"]);
-    while cluster.client(2).cluster().await.is_ok_and(|status| status.members.len() < 2) {
-        cluster.cluster(&["add", "4", &cluster.url(4)], 2);
-        assert!(Instant::now() < deadline, "it cannot be added");
-    }
+    cluster.change(&["add", "4", &cluster.url(4)], 2).await;
     cluster
         .says(4, "it votes", |status| status.members.iter().all(|member| member.votes) && status.leader.is_some())
         .await;
@@ -273,18 +267,11 @@ async fn a_founder_that_is_gone_is_added_again_with_a_new_disk_at_another_addres
     let ids = cluster.submit(2, 5).await;
     cluster.end(1, Signal::SIGKILL);
     std::fs::rename(cluster.data(1), cluster.place.path().join("former-1")).expect("it is there");
-    let deadline = Instant::now() + DEADLINE;
-    while cluster.client(2).cluster().await.is_ok_and(|status| status.members.len() > 2) {
-        cluster.cluster(&["forget", "1"], 2);
-        assert!(Instant::now() < deadline, "it cannot be forgotten");
-    }
+    cluster.change(&["forget", "1"], 2).await;
     // The others were started with its former address, and run on.
     cluster.ports.insert(1, ports::free());
     cluster.start(1, &["--join"]);
-    while cluster.client(2).cluster().await.is_ok_and(|status| status.members.len() < 3) {
-        cluster.cluster(&["add", "1", &cluster.url(1)], 2);
-        assert!(Instant::now() < deadline, "it cannot be added");
-    }
+    cluster.change(&["add", "1", &cluster.url(1)], 2).await;
     cluster
         .says(1, "it votes", |status| status.members.iter().all(|member| member.votes) && status.leader.is_some())
         .await;
