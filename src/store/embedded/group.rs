@@ -421,7 +421,7 @@ impl Member {
     /// Returns the first entry that is to be read from the log for a member that lags, up to which entry the log stays
     /// as it is, and what reads it.
     pub(super) fn to_read(&self) -> Option<((u64, u64), Arc<dyn Earlier>)> {
-        self.node.store().wanted().zip(self.node.store().reads_from())
+        self.node.store().next_to_read().zip(self.node.store().reads_from())
     }
 
     /// Goes on with what was read from the log for the entry `number`.

@@ -302,7 +302,7 @@ impl Kept {
     }
 
     /// Returns the first entry that is to be read, and the last one that stays as it is in the log.
-    pub(super) fn wanted(&self) -> Option<(u64, u64)> {
+    pub(super) fn next_to_read(&self) -> Option<(u64, u64)> {
         self.wanted.lock().keys().next().map(|number| (*number, self.before.number))
     }
 

@@ -70,21 +70,17 @@ mod tests {
         let heartbeat = |term| Message { commit: 3, ..of_leader(MessageType::MsgHeartbeat, term) };
         // The leader has another entry 3.
         assert_eq!(step(heartbeat(3)), 0);
-        let other = Message { index: 3, log_term: 3, commit: 3, ..of_leader(MessageType::MsgAppend, 3) };
+        let append = |index, log_term, entries: Vec<Entry>| Message {
+            index,
+            log_term,
+            entries: entries.into(),
+            ..of_leader(MessageType::MsgAppend, 3)
+        };
+        let other = Message { commit: 3, ..append(3, 3, vec![]) };
         assert_eq!((step(other), step(heartbeat(3))), (0, 0));
-        let same = Message {
-            index: 1,
-            log_term: 1,
-            entries: vec![entry(2, 1)].into(),
-            ..of_leader(MessageType::MsgAppend, 3)
-        };
+        let same = append(1, 1, vec![entry(2, 1)]);
         assert_eq!((step(same), step(heartbeat(3))), (0, 2));
-        let replaced = Message {
-            index: 2,
-            log_term: 1,
-            entries: vec![entry(3, 3)].into(),
-            ..of_leader(MessageType::MsgAppend, 3)
-        };
+        let replaced = append(2, 1, vec![entry(3, 3)]);
         assert_eq!((step(replaced), step(heartbeat(3))), (2, 3));
         let next = Message { commit: 4, ..of_leader(MessageType::MsgHeartbeat, 4) };
         assert_eq!(step(next), 3, "another leader has shown nothing");

@@ -6,13 +6,13 @@
 //!   have yet, with `changed`, what of the schedules.
 //! - `engine`: how a batch is committed. `writer`: the one thread that decides batches. `background`: a thread that it
 //!   gives orders to.
-//! - `group`: who agrees on the log, by Raft; a group of one. `progress`: what comes of that. `log`: what makes a batch
-//!   durable. `writing`: how entries get there, from the queue `unwritten`. `entry`: what of a batch is in the log, and
-//!   `delta`, what of a job.
+//! - `group`: who agrees on the log, by Raft; a group of one. `progress`: what comes of that, `steps`: when it is
+//!   durable, and `matched`: how far a leader has shown it. `log`: what makes a batch durable. `writing`: how entries
+//!   get there, from the queue `unwritten`. `entry`: what of a batch is in the log, and `delta`, what of a job.
 //! - `taking_part`: what the engine of one of several members does. `exchange`: its mailbox, with `message`, what the
 //!   library sends, and `words`, what members say beside that. `asked`: who waits until it is known that it leads.
 //!   `member`: its threads. `agreed`: what they have committed. `kept`: what of the log they may need again, with
-//!   `last`, an entry by its place. `durable`: what one writes. `others`: what it knows of the others, with `openings`,
+//!   `last`, an entry by its place. `durable`: what one writes. `others`: what it knows about others, with `openings`,
 //!   whether they went back in time, and `opened`, the file of those. `changing`: which changes of the members make
 //!   sense.
 //! - `offer`: the state that a member offers to one that lags too far behind. `incoming`: such a state, received.

@@ -211,7 +211,7 @@ mod tests {
         Opened { directory: 20, openings, last, term }
     }
 
-    fn said(opening: u64, count: u64, entry: Last) -> Acknowledged {
+    fn acknowledgement(opening: u64, count: u64, entry: Last) -> Acknowledged {
         Acknowledged { directory: 20, opening, count, entry }
     }
 
@@ -274,8 +274,8 @@ mod tests {
         for (had, is_refused) in [(last(11, 3), true), (last(12, 3), false), (last(90, 2), true), (last(12, 4), false)]
         {
             let mut one = one();
-            one.note(2, &said(1, 1, last(12, 3)));
-            one.note(2, &said(1, 1, last(11, 3)));
+            one.note(2, &acknowledgement(1, 1, last(12, 3)));
+            one.note(2, &acknowledgement(1, 1, last(11, 3)));
             assert_eq!(one.hear(2, &opened(&[1, 2], had, 9), None).is_err(), is_refused, "{had:?}");
         }
     }
@@ -291,9 +291,9 @@ mod tests {
     #[test]
     fn a_later_opening_is_known_by_the_log_and_no_earlier_one_comes_back() {
         let mut one = one();
-        one.note(2, &said(3, 3, last(12, 3)));
+        one.note(2, &acknowledgement(3, 3, last(12, 3)));
         assert!(one.admits(2, Some(3)) && !one.admits(2, Some(1)));
-        one.note(2, &said(1, 1, last(11, 3)));
+        one.note(2, &acknowledgement(1, 1, last(11, 3)));
         let late = opened(&[1], last(10, 3), 3);
         assert_eq!(one.hear(2, &late, Some((last(30, 3), 3))), Ok(()), "it comes late");
         assert!(one.admits(2, Some(3)) && one.that_went_back(LONG).count() == 0);
@@ -312,9 +312,9 @@ mod tests {
         assert!(!one.has_unnoted(&no_member));
         let members = BTreeSet::from([1, 2, 3]);
         let away = one.to_note(1, &members, |_| None);
-        assert_eq!(away[&2], said(1, 1, Last::default()));
+        assert_eq!(away[&2], acknowledgement(1, 1, Last::default()));
         let all = one.to_note(1, &members, |member| Some(last(member + 5, 3)));
-        assert_eq!(all, BTreeMap::from([(1, of_own), (2, said(1, 1, last(7, 3)))]));
+        assert_eq!(all, BTreeMap::from([(1, of_own), (2, acknowledgement(1, 1, last(7, 3)))]));
         assert!(one.has_unnoted(&all));
         one.has_noted(&all);
         assert!(!one.has_unnoted(&all));

@@ -252,8 +252,8 @@ impl Others {
         }
     }
 
-    /// Returns whether what this one knows of another, or that one of this, may be what the group has agreed on since.
-    /// Of one that was removed it is what was so then.
+    /// Returns whether what this one knows about another, or that one about this, may be what the group has agreed on
+    /// since. Of one that was removed it is what was so then.
     fn may_know(&self, other: u64) -> bool {
         self.seated.is_empty() || self.seated.contains(&other)
     }

@@ -11,7 +11,8 @@
 //!   sector ends before its payload, with which these can have been lost;
 //! - another frame or footer follows it, whole or only begun.
 //!
-//! What cannot be told from a crash is damage to a last frame which has, besides, a sector of zeros in its payload.
+//! What cannot be distinguished from a crash is damage to a last frame which has, besides, a sector of zeros in its
+//! payload.
 //!
 //! # Where several frames are synced together
 //! A crash leaves any of the sectors that were written since the last sync. So behind a frame that is broken there may
@@ -22,7 +23,8 @@
 //! - it ends with the end marker, and no sector of it ends with a zero; or it is right but for its length or a marker,
 //!   as above.
 //!
-//! What cannot be told from a crash is damage to a frame of the last sync, a sector of which ends with a zero besides.
+//! What cannot be distinguished from a crash is damage to a frame of the last sync, a sector of which ends with a zero
+//! besides.
 
 use xxhash_rust::xxh3::Xxh3;
 
