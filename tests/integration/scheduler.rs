@@ -472,7 +472,11 @@ async fn overlaps_are_judged_by_the_rule(site: Site) {
         });
         put(&scheduler, rule.as_str(), fields).await;
         let decided = |found: &[DueTime]| match rule {
-            Overlap::QueueOne => found.len() >= 5 && found[2..4].iter().all(|due| due.outcome == Outcome::Skipped),
+            Overlap::QueueOne => {
+                let outcomes: Vec<_> = found.iter().skip(1).take(3).map(|due| due.outcome).collect();
+                // The one that waits is taken up now and then, to see whether it still has to.
+                found.len() >= 5 && outcomes == [Outcome::Waiting, Outcome::Skipped, Outcome::Skipped]
+            }
             _ => found.len() >= 4 && found[..4].iter().all(|due| ended(due.outcome)),
         };
         let found = site.until(&scheduler, &id(rule.as_str()), decided).await;
@@ -493,7 +497,6 @@ async fn overlaps_are_judged_by_the_rule(site: Site) {
             Overlap::Skip => assert_eq!((jobs.len(), counts["skipped"]), (1, 3), "{found:#?}"),
             Overlap::QueueOne => {
                 assert_eq!((jobs.len(), counts["skipped"]), (1, 2), "{found:#?}");
-                assert_eq!(found[1].outcome, Outcome::Waiting, "{found:#?}");
             }
             Overlap::CancelPrevious => assert!(open == 1 && jobs.len() >= 4, "{open} of {}", jobs.len()),
         }
