@@ -114,6 +114,36 @@ pub(super) fn with_version(
     Some(Membership { version, identity, ..members.clone() })
 }
 
+/// Returns the members with the directories that the group was founded with, which no change of the members has said,
+/// once all members are there with what they are known by; `None` when the group has agreed on all. `own` is the member
+/// that leads.
+pub(super) fn with_directories(
+    members: &Membership,
+    others: &Others,
+    own: u64,
+    is_caught_up: impl Fn(u64) -> bool,
+) -> Option<Membership> {
+    let is_founder = |seat: &Seat| seat.votes && seat.directory == 0;
+    let is_missing = members.seats.values().any(is_founder);
+    // Earlier versions take a seat with another directory for another member: they have it leave, and come again.
+    if !is_missing || members.version < versions::OPENINGS || members.that_vote(true).count() < 2 {
+        return None;
+    }
+    let mut next = members.clone();
+    for (number, seat) in &mut next.seats {
+        let is_there = |known: &u64| {
+            let heard = others.lately(*number).map(|hello| hello.directory);
+            heard == Some(*known) && is_caught_up(*number)
+        };
+        let known = if *number == own { Some(others.directory) } else { others.directory_of(*number) };
+        let known = known.filter(|known| *known != 0 && (*number == own || is_there(known)))?;
+        if is_founder(seat) {
+            seat.directory = known;
+        }
+    }
+    Some(next)
+}
+
 /// Checks that the members go on with it: each knows what a change is, and those that vote and are heard of are most.
 fn check(members: &Membership, next: &Membership, others: &Others, own: u64) -> Result<(), ChangeError> {
     let is_there = |number: &u64| *number == own || others.lately(*number).is_some() && !others.has_gone_back(*number);
@@ -164,6 +194,25 @@ mod tests {
             assert_eq!(next.map(|next| next.that_vote(true).count()), is_given.then_some(2));
             assert_eq!(with_vote(&members, &others, |_| false), None, "it lags behind");
         }
+    }
+
+    #[test]
+    fn the_directories_of_founders_are_agreed_on_once_all_are_there_with_the_known_ones() {
+        let mut others = Others::of(&SealedGroup { directory: 10, ..SealedGroup::default() }, Duration::from_secs(60));
+        let say = |directory| Hello { knows: versions::OWN, directory, ..Hello::default() };
+        let mut members = Membership { version: versions::OPENINGS, ..Membership::founded(&[1, 2, 3]) };
+        others.hear(2, None, say(20));
+        assert_eq!(with_directories(&members, &others, 1, |_| true), None, "one was not heard of");
+        others.hear(3, None, say(30));
+        assert_eq!(with_directories(&members, &others, 1, |number| number != 3), None, "one lags behind");
+        let next = with_directories(&members, &others, 1, |_| true).expect("all are there");
+        assert_eq!(next.seats.values().map(|seat| seat.directory).collect::<Vec<_>>(), [10, 20, 30]);
+        assert_eq!(with_directories(&next, &others, 1, |_| true), None, "it is agreed on");
+        others.hear(3, None, say(31));
+        assert_eq!(with_directories(&members, &others, 1, |_| true), None, "one has another directory");
+        others.hear(3, None, say(30));
+        members.version = versions::OPENINGS - 1;
+        assert_eq!(with_directories(&members, &others, 1, |_| true), None, "one may have an earlier version");
     }
 
     #[test]

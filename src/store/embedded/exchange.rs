@@ -30,6 +30,9 @@ use crate::store::{
 /// The most questions, and answers, of states that wait.
 const WAITING_ASKS: usize = 64;
 
+/// How long a change of the members waits for another one, which takes no longer where most members answer.
+const CHANGE_WAITS: Duration = Duration::from_secs(5);
+
 /// The mailbox of a member, and what others may know of it.
 pub(super) struct Exchange {
     group: GroupOptions,
@@ -60,7 +63,9 @@ pub(super) struct Exchange {
 struct Inbox {
     messages: Waiting<MemberMessage>,
     is_asked: bool,
-    changes: Vec<(MemberChange, Changed)>,
+    changes: Vec<Change>,
+    /// Those that wait until another one has been made. They are tried again with the next tick.
+    put_off: Vec<Change>,
     hand_over: Option<Successor>,
     is_closed: bool,
 }
@@ -78,8 +83,20 @@ struct Outbox {
     is_closed: bool,
 }
 
-/// Who has asked for a change of the members.
-pub(super) type Changed = oneshot::Sender<Result<(), ChangeError>>;
+/// A change of the members that is asked for.
+pub(super) struct Change {
+    pub(super) change: MemberChange,
+    /// Who has asked for it, and when.
+    caller: oneshot::Sender<Result<(), ChangeError>>,
+    since: Instant,
+}
+
+impl Change {
+    /// Returns whether it may wait until another change has been made.
+    pub(super) fn may_wait(&self) -> bool {
+        self.since.elapsed() < CHANGE_WAITS
+    }
+}
 
 /// What is said of a state that this member is to receive.
 #[derive(Debug)]
@@ -95,7 +112,7 @@ pub(super) struct Work {
     /// The round of questions to begin, if there is one.
     pub(super) round: Option<u64>,
     /// The changes of the members that are asked for.
-    pub(super) changes: Vec<(MemberChange, Changed)>,
+    pub(super) changes: Vec<Change>,
     /// To whom to hand over the lead, if that is to be done.
     pub(super) hand_over: Option<Successor>,
     pub(super) is_tick: bool,
@@ -260,10 +277,14 @@ impl Exchange {
             return None;
         }
         let (messages, is_asked) = (inbox.messages.take().collect(), mem::take(&mut inbox.is_asked));
-        let (changes, hand_over) = (mem::take(&mut inbox.changes), inbox.hand_over.take());
+        let is_tick = Instant::now() >= until;
+        let mut changes = if is_tick { mem::take(&mut inbox.put_off) } else { Vec::new() };
+        changes.retain(|change| !change.caller.is_closed());
+        changes.append(&mut inbox.changes);
+        let hand_over = inbox.hand_over.take();
         drop(inbox);
         let round = if is_asked { self.asked.lock().begin() } else { None };
-        Some(Work { messages, round, changes, hand_over, is_tick: Instant::now() >= until })
+        Some(Work { messages, round, changes, hand_over, is_tick })
     }
 
     /// Takes note of where this member stands, of which everybody else is told: `applied` is the number of the last
@@ -300,11 +321,16 @@ impl Exchange {
         not_leading(self.standing.borrow().leader)
     }
 
+    /// Has a change of the members wait for the next tick.
+    pub(super) fn put_off(&self, change: Change) {
+        self.inbox.lock().put_off.push(change);
+    }
+
     /// Answers who has asked for a change of the members: once the entry of this number is shown, or, where there is
     /// nothing to change, once it is known that this member leads.
-    pub(super) fn answer_change(&self, changed: Changed, made: Result<Option<u64>, ChangeError>) {
+    pub(super) fn answer_change(&self, change: Change, made: Result<Option<u64>, ChangeError>) {
         // A caller may have gone.
-        let answer = |done: Result<(), ChangeError>| drop(changed.send(done));
+        let answer = |done: Result<(), ChangeError>| drop(change.caller.send(done));
         match made {
             Ok(Some(number)) => {
                 let caller: Caller = Box::new(move |done| answer(done.map_err(ChangeError::Store)));
@@ -365,7 +391,11 @@ impl Exchange {
 
     /// Ends the work of the store's threads, which may begin anew with [`resume`](Self::resume).
     pub(super) fn pause(&self) {
-        self.inbox.lock().is_closed = true;
+        let mut inbox = self.inbox.lock();
+        inbox.is_closed = true;
+        // Those who wait for these are refused with that.
+        (inbox.changes, inbox.put_off) = (Vec::new(), Vec::new());
+        drop(inbox);
         self.arrived.notify_all();
         self.asks.close();
         self.offered.close();
@@ -416,7 +446,7 @@ impl Member for Exchange {
             if inbox.is_closed {
                 return Err(closed().into());
             }
-            inbox.changes.push((change, caller));
+            inbox.changes.push(Change { change, caller, since: Instant::now() });
         }
         self.arrived.notify_one();
         answer.await.unwrap_or_else(|_| Err(not_leading(None).into()))

@@ -185,39 +185,19 @@ impl Member {
         self.node.raft.step(Message { entries: vec![entry].into(), ..proposal }).map_err(failed)
     }
 
-    /// Proposes other members, of which at most one is not as it was. Returns the number of the entry, which is to be
-    /// written.
+    /// Proposes members, of which at most one is not as it was, with what they have acknowledged. Returns the number of
+    /// the entry, which is to be written.
     ///
     /// # Errors
     /// [`ProposeError::Deposed`] or [`ProposeError::Changing`]; after any other this member must not be used any more.
     pub(super) fn propose_members(
         &mut self,
         members: &Membership,
-        durable: &mut impl Durable,
-    ) -> Result<(u64, Progress), ProposeError> {
-        self.propose_group(members, &BTreeMap::new(), durable)
-    }
-
-    /// Proposes the same members, with what the others have acknowledged. Returns the number of the entry.
-    ///
-    /// # Errors
-    /// The errors of [`propose_members`](Self::propose_members).
-    pub(super) fn propose_acknowledged(
-        &mut self,
-        all: &BTreeMap<u64, Acknowledged>,
-        durable: &mut impl Durable,
-    ) -> Result<(u64, Progress), ProposeError> {
-        self.propose_group(&Arc::clone(&self.members), all, durable)
-    }
-
-    fn propose_group(
-        &mut self,
-        members: &Membership,
         acknowledged: &BTreeMap<u64, Acknowledged>,
         durable: &mut impl Durable,
     ) -> Result<(u64, Progress), ProposeError> {
         // The library would write something else.
-        if self.node.raft.has_pending_conf() {
+        if self.is_changing() {
             return Err(ProposeError::Changing);
         }
         let term = self.node.raft.term;
@@ -227,6 +207,11 @@ impl Member {
         let number = self.last() + 1;
         self.step_proposal(encode_members(term, members, acknowledged).map_err(|error| failed(error.0))?)?;
         Ok((number, self.advance(durable)?))
+    }
+
+    /// Returns whether it leads and cannot change the members until another change has been made.
+    pub(super) fn is_changing(&self) -> bool {
+        self.leads() && self.node.raft.has_pending_conf()
     }
 
     /// Returns the last entry up to `most` that a member has acknowledged in the term in which this one leads, with the
@@ -269,10 +254,13 @@ impl Member {
     /// Takes over the members that an entry says.
     fn change(&mut self, next: Membership) -> Result<(), AppendError> {
         let mut changes = Vec::new();
-        // A member with another directory has none of what the former one had.
+        // A member with another directory has none of what the former one had, and no vote yet. That of a founder is said
+        // after its vote.
         let is_same = |number: &u64| {
-            let directory = |members: &Membership| members.seats.get(number).map(|seat| seat.directory);
-            directory(&self.members) == directory(&next)
+            let seats = self.members.seats.get(number).zip(next.seats.get(number));
+            seats.is_some_and(|(before, next)| {
+                before.directory == next.directory || before.directory == 0 && before.votes && next.votes
+            })
         };
         // Those that vote come first: one that joins has no members yet, and no group is without one that votes.
         let mut seats: Vec<_> = next.seats.iter().collect();

@@ -33,7 +33,7 @@ pub(super) struct Others {
     /// When this member began to listen to them.
     begun: Instant,
     /// The number of the directory of this member.
-    directory: u64,
+    pub(super) directory: u64,
     /// Whether the group knows the directory, or knew it before directories had numbers.
     is_admitted: bool,
     /// Whether another one knows this member by another directory.

@@ -1,7 +1,9 @@
 //! What an engine does as one of several members: it takes messages, lets time pass, applies what is committed, and
 //! changes who the members are.
 
+use std::collections::BTreeMap;
 use std::iter;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -63,9 +65,14 @@ impl Engine {
             member.tick();
             self.tick(&mut member, exchange)?;
         }
-        for (change, changed) in changes {
-            let made = self.change(&mut member, exchange, &change)?;
-            exchange.answer_change(changed, made);
+        for change in changes {
+            // An entry may be on its way that says only how a directory was opened.
+            if member.is_changing() && change.may_wait() {
+                exchange.put_off(change);
+                continue;
+            }
+            let made = self.change(&mut member, exchange, &change.change)?;
+            exchange.answer_change(change, made);
             // A member that is alone has perhaps shown the entry before anybody waited for it.
             exchange.asked.lock().has_shown(self.applied().0);
         }
@@ -221,8 +228,10 @@ impl Engine {
         let term = member.position().term;
         let next = exchange.others(|others| {
             let (members, own) = (member.members(), (exchange.number(), term, Identity::random()));
-            changing::with_vote(members, others, |number| is_noted && member.is_caught_up(number))
-                .or_else(|| changing::with_version(members, others, own, |number| member.is_caught_up(number)))
+            let is_caught_up = |number| member.is_caught_up(number);
+            changing::with_vote(members, others, |number| is_noted && is_caught_up(number))
+                .or_else(|| changing::with_version(members, others, own, is_caught_up))
+                .or_else(|| changing::with_directories(members, others, own.0, is_caught_up))
         });
         if let Some(next) = next.flatten() {
             self.propose_members(member, &next)?;
@@ -241,7 +250,8 @@ impl Engine {
         if all.is_empty() || !is_unnoted && !is_due {
             return Ok(true);
         }
-        match member.propose_acknowledged(&all, &mut self.durable()) {
+        let members = Arc::clone(member.members());
+        match member.propose_members(&members, &all, &mut self.durable()) {
             Ok((number, progress)) => {
                 self.noted.store(number, Ordering::Relaxed);
                 exchange.others(|others| others.openings.has_noted(&all));
@@ -288,7 +298,7 @@ impl Engine {
     /// Proposes other members. Returns the number of the entry; `None` when that cannot be done now.
     fn propose_members(&self, member: &mut Member, next: &Membership) -> Result<Option<u64>, StoreError> {
         // Should there be no room for it, it gets what is kept for that.
-        match member.propose_members(next, &mut self.durable()) {
+        match member.propose_members(next, &BTreeMap::new(), &mut self.durable()) {
             Ok((number, progress)) => {
                 tracing::info!(entry = number, members = ?next.seats, "the members of the group are to be changed");
                 self.hand_on(member, progress);

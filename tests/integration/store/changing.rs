@@ -108,6 +108,23 @@ async fn a_member_that_lacks_what_no_log_has_any_more_receives_the_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn changes_that_are_asked_for_at_once_are_made_one_after_the_other() {
+    let group = Group::with(forgetful);
+    group.fill("before").await;
+    group.role(3, Role::Voter).await;
+    let moved = |member| MemberChange::Add { member, address: format!("http://elsewhere:740{member}") };
+    let (first, second, third) = tokio::join!(group.change(moved(1)), group.change(moved(2)), group.change(moved(3)));
+    for made in [first, second, third] {
+        made.expect("it waits for the others");
+    }
+    let leader = group.leader().await;
+    let members = group.store(leader).member().expect("a member").members().borrow().clone();
+    for (number, seat) in &members.seats {
+        assert_eq!(seat.address, Some(format!("http://elsewhere:740{number}")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_member_is_added_while_the_others_go_on_and_another_one_leaves() {
     let mut group = Group::with(forgetful);
     let mut acknowledged = group.fill("before").await;

@@ -1,7 +1,7 @@
 //! A simulated member: what [`taking_part`](super::super::super::taking_part) and
 //! [`incoming`](super::super::super::incoming) do with threads and clocks, in steps.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -237,7 +237,8 @@ impl Node {
             let own = (self.number, running.member.position().term, world.identity());
             let is_caught_up = |number| running.member.is_caught_up(number);
             let next = changing::with_vote(members, others, |number| is_noted && is_caught_up(number))
-                .or_else(|| changing::with_version(members, others, own, is_caught_up));
+                .or_else(|| changing::with_version(members, others, own, is_caught_up))
+                .or_else(|| changing::with_directories(members, others, own.0, is_caught_up));
             if let Some(next) = next {
                 self.propose_members(&next, world);
             }
@@ -252,7 +253,8 @@ impl Node {
         if all.is_empty() || !is_unnoted && running.ticks % NOTE_TICKS > 0 {
             return true;
         }
-        let proposed = running.member.propose_acknowledged(&all, &mut self.disk.clone());
+        let members = Arc::clone(running.member.members());
+        let proposed = running.member.propose_members(&members, &all, &mut self.disk.clone());
         world.changed = world.changed.max(running.member.last());
         let is_noted = proposed.is_ok();
         if is_noted {
@@ -385,7 +387,7 @@ impl Node {
 
     fn propose_members(&mut self, next: &Membership, world: &mut World) {
         let Some(running) = &mut self.running else { return };
-        let proposed = running.member.propose_members(next, &mut self.disk.clone());
+        let proposed = running.member.propose_members(next, &BTreeMap::new(), &mut self.disk.clone());
         world.changed = world.changed.max(running.member.last());
         self.has_proposed(proposed, world);
     }
