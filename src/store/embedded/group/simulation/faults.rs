@@ -94,7 +94,10 @@ impl Simulation {
             let Some(node) = self.nodes.get(voter) else { return false };
             // The directory of a founder has its number.
             let agreed = of.seats.get(voter).map(|seat| seat.directory).filter(|agreed| *agreed != 0);
-            *voter != number && !self.back.contains(voter) && node.directory() == agreed.unwrap_or(*voter)
+            // Until the group is founded as far as it knows, it waits for all founders to be new.
+            let is_founded = !node.disk.files().group.awaits_founders;
+            let is_known = node.directory() == agreed.unwrap_or(*voter);
+            *voter != number && !self.back.contains(voter) && is_known && is_founded
         };
         // Whatever members those that are left begin with.
         let goes_on = |of: &Membership| {
