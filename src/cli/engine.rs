@@ -37,6 +37,9 @@ impl StoreKind {
     }
 }
 
+/// The fewest changes that a flush may wait for: each costs two syncs.
+pub(super) const LEAST_FLUSH_CHANGES: u64 = 1_000;
+
 /// The store's settings on the command line.
 #[derive(Debug, Default, Args)]
 pub(super) struct StoreArgs {
@@ -50,6 +53,16 @@ pub(super) struct StoreArgs {
     /// completions go on [default: 70 % of what the machine has, or the server may have]
     #[arg(long, value_name = "SIZE")]
     pub(super) memory_limit: Option<SizeSetting>,
+    /// After how many changes of documents the embedded store writes them from its log to its database; more are a
+    /// longer start and a longer log, and less to write [default: 250000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(LEAST_FLUSH_CHANGES..))]
+    pub(super) flush_changes: Option<u64>,
+    /// After how many bytes of its log, at least 1MiB, it does so [default: 64MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(super) flush_bytes: Option<SizeSetting>,
+    /// How long after a change, at least 1s, it does so at the latest [default: 10m]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(super) flush_after: Option<Duration>,
     /// The URL of a node of Elasticsearch, with user and password where needed (repeatable)
     /// [default: http://localhost:9200]
     #[arg(long, value_name = "URL", hide_env_values = true, value_delimiter = ',')]
@@ -86,12 +99,7 @@ pub(super) enum EngineSettings {
     Embedded {
         /// The path of the data directory.
         data_dir: PathBuf,
-        /// The longest time that a query may take; `None` for the default.
-        query_time: Option<Duration>,
-        /// How many bytes of memory the server may have before new jobs are refused; `None` for the default.
-        memory_limit: Option<u64>,
-        /// The group that the store is a member of; `None` for a store of its own.
-        group: Option<GroupOptions>,
+        options: EmbeddedOptions,
     },
     /// Those of Elasticsearch.
     Elasticsearch(ElasticsearchSettings),
@@ -113,8 +121,8 @@ impl EngineSettings {
     /// Returns the same settings for a store that is a member of this group, if there is one.
     pub(super) fn in_group(self, of: Option<GroupOptions>) -> Self {
         match self {
-            Self::Embedded { data_dir, query_time, memory_limit, .. } => {
-                Self::Embedded { data_dir, query_time, memory_limit, group: of }
+            Self::Embedded { data_dir, options } => {
+                Self::Embedded { data_dir, options: EmbeddedOptions { group: of, ..options } }
             }
             Self::Elasticsearch(_) => self,
         }
@@ -139,11 +147,7 @@ pub(super) struct Opened {
 /// Opens the store that the settings name.
 pub(super) async fn open(settings: EngineSettings) -> Result<Opened, Failure> {
     match settings {
-        EngineSettings::Embedded { data_dir, query_time, memory_limit, group } => {
-            let defaults = EmbeddedOptions::default();
-            let query_time = query_time.unwrap_or(defaults.query_time);
-            open_embedded(&data_dir, EmbeddedOptions { query_time, memory_limit, group, ..defaults }).await
-        }
+        EngineSettings::Embedded { data_dir, options } => open_embedded(&data_dir, options).await,
         EngineSettings::Elasticsearch(settings) => {
             elasticsearch(settings).await.map(|store| Opened { store, member: None })
         }

@@ -31,7 +31,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::duration::DurationSetting;
-use super::engine::{ElasticsearchSettings, EngineSettings, StoreArgs, StoreKind};
+use super::engine::{ElasticsearchSettings, EngineSettings, LEAST_FLUSH_CHANGES, StoreArgs, StoreKind};
 use super::failure::Failure;
 use super::log::LogFormat;
 use super::member_name::MemberName;
@@ -43,10 +43,14 @@ use super::size::SizeSetting;
 use crate::api::access::Token;
 use crate::job::strict::Strict;
 use crate::manager::QueueOrder;
+use crate::store::embedded::EmbeddedOptions;
 
 const DEFAULT_DATA_DIR: &str = "leasehold-data";
 /// The least that a query may be given: in less, none could be answered.
 const LEAST_QUERY_TIME: Duration = Duration::from_millis(100);
+/// The least that flushes of the embedded store may wait for.
+const LEAST_FLUSH_BYTES: u64 = 1 << 20;
+const LEAST_FLUSH_AFTER: Duration = Duration::from_secs(1);
 
 /// The settings of the file. An unknown key is refused: most likely it is misspelt.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -56,6 +60,9 @@ pub(super) struct Settings {
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store: Option<StoreKind>,
     pub(super) memory_limit: Option<SizeSetting>,
+    pub(super) flush_changes: Option<u64>,
+    pub(super) flush_bytes: Option<SizeSetting>,
+    pub(super) flush_after: Option<DurationSetting>,
     pub(super) elasticsearch_url: Option<Vec<String>>,
     pub(super) elasticsearch_api_key: Option<String>,
     pub(super) elasticsearch_ca: Option<PathBuf>,
@@ -171,10 +178,19 @@ impl Settings {
         let data_dir = flags.data_dir.or(self.data_dir);
         let memory_limit = flags.memory_limit.or(self.memory_limit).map(|limit| limit.0);
         let query_time = flags.query_time.or(self.query_time.map(|setting| setting.0));
-        if query_time.is_some_and(|time| time < LEAST_QUERY_TIME) {
-            return Err(Failure::Usage(
-                "`query_time` (--query-time, LEASEHOLD_QUERY_TIME) is at least 100ms".to_owned(),
-            ));
+        let flush_changes = flags.flush_changes.or(self.flush_changes);
+        let flush_bytes = flags.flush_bytes.or(self.flush_bytes).map(|size| size.0);
+        let flush_after = flags.flush_after.or(self.flush_after.map(|setting| setting.0));
+        for (name, least, is_less) in [
+            ("query_time", "100ms", query_time.is_some_and(|time| time < LEAST_QUERY_TIME)),
+            ("flush_changes", "1000", flush_changes.is_some_and(|changes| changes < LEAST_FLUSH_CHANGES)),
+            ("flush_bytes", "1MiB", flush_bytes.is_some_and(|bytes| bytes < LEAST_FLUSH_BYTES)),
+            ("flush_after", "1s", flush_after.is_some_and(|time| time < LEAST_FLUSH_AFTER)),
+        ] {
+            if is_less {
+                let (flag, variable) = (name.replace('_', "-"), name.to_uppercase());
+                return Err(Failure::Usage(format!("`{name}` (--{flag}, LEASEHOLD_{variable}) is at least {least}")));
+            }
         }
         let elasticsearch = ElasticsearchSettings {
             urls: Some(flags.elasticsearch_url).filter(|urls| !urls.is_empty()).or(self.elasticsearch_url),
@@ -189,6 +205,9 @@ impl Settings {
         let given = [
             ("data_dir", StoreKind::Embedded, data_dir.is_some()),
             ("memory_limit", StoreKind::Embedded, memory_limit.is_some()),
+            ("flush_changes", StoreKind::Embedded, flush_changes.is_some()),
+            ("flush_bytes", StoreKind::Embedded, flush_bytes.is_some()),
+            ("flush_after", StoreKind::Embedded, flush_after.is_some()),
             ("elasticsearch_url", StoreKind::Elasticsearch, elasticsearch.urls.is_some()),
             ("elasticsearch_api_key", StoreKind::Elasticsearch, elasticsearch.api_key.is_some()),
             ("elasticsearch_ca", StoreKind::Elasticsearch, elasticsearch.ca.is_some()),
@@ -204,7 +223,16 @@ impl Settings {
         Ok(match chosen {
             StoreKind::Embedded => {
                 let data_dir = data_dir.unwrap_or_else(default_data_dir);
-                EngineSettings::Embedded { data_dir, query_time, memory_limit, group: None }
+                let defaults = EmbeddedOptions::default();
+                let options = EmbeddedOptions {
+                    query_time: query_time.unwrap_or(defaults.query_time),
+                    memory_limit,
+                    flush_changes: flush_changes.unwrap_or(defaults.flush_changes),
+                    flush_bytes: flush_bytes.unwrap_or(defaults.flush_bytes),
+                    flush_after: flush_after.unwrap_or(defaults.flush_after),
+                    ..defaults
+                };
+                EngineSettings::Embedded { data_dir, options }
             }
             StoreKind::Elasticsearch => EngineSettings::Elasticsearch(elasticsearch),
         })
@@ -272,7 +300,7 @@ mod tests {
             let query_time = Some(Duration::from_millis(300));
             let flags = StoreArgs { store: Some(store), query_time, ..StoreArgs::default() };
             let found = match Settings::default().engine(flags).expect("good settings") {
-                EngineSettings::Embedded { query_time, .. } => query_time,
+                EngineSettings::Embedded { options, .. } => Some(options.query_time),
                 EngineSettings::Elasticsearch(settings) => {
                     Some(elasticsearch_options(settings).expect("good options").query_time)
                 }

@@ -353,16 +353,13 @@ async fn readyz(State(front): State<Arc<Front>>) -> Answer {
     if front.shutdown.is_cancelled() {
         return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
     }
-    if let Some(why) = front.own.store.stopped() {
-        return Err(StoreError::Stopped(why).into());
-    }
-    match front.standing() {
-        Standing { leads: true, .. } => {
-            front.own.store.ready().await.map_err(unready)?;
-            healthy()
-        }
-        Standing { leader: Some(_), .. } => healthy(),
-        Standing { leads: false, leader: None, .. } => Err(front.forwarder.no_leader()),
+    let (standing, ready) = (front.standing(), front.own.store.ready().await);
+    match (standing, ready) {
+        // It takes part in nothing, and does not learn who leads next.
+        (_, Err(error @ (StoreError::Stopped(_) | StoreError::OutOfOrder(_)))) => Err(error.into()),
+        (Standing { leads: true, .. }, Err(error)) => Err(unready(error)),
+        (Standing { leads: true, .. } | Standing { leader: Some(_), .. }, _) => healthy(),
+        (Standing { leads: false, leader: None, .. }, _) => Err(front.forwarder.no_leader()),
     }
 }
 

@@ -25,6 +25,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::statvfs::statvfs;
 
@@ -78,6 +79,8 @@ pub(super) struct Directory {
     _lock: Lock,
     /// How many bytes are kept for when the disk is full.
     reserve: u64,
+    /// Whether there was too little room since then.
+    was_short: AtomicBool,
 }
 
 impl Directory {
@@ -99,7 +102,7 @@ impl Directory {
             .map_err(failed("open the lock file of"))?;
         let mut lock = take(lock, path)?;
         write_pid(&mut lock.0).map_err(failed("write the lock file of"))?;
-        Ok(Self { path: path.to_owned(), _lock: lock, reserve })
+        Ok(Self { path: path.to_owned(), _lock: lock, reserve, was_short: AtomicBool::new(false) })
     }
 
     /// Looks at a directory that is there, without changing anything in it. Returns its lock, which nobody else can
@@ -189,6 +192,7 @@ impl Directory {
 
     /// Gives the room that is kept. Returns whether there was any.
     pub(super) fn give_room(&self) -> bool {
+        self.was_short.store(true, Ordering::Relaxed);
         match fs::remove_file(self.path.join(ROOM_FILE)) {
             Ok(()) => true,
             Err(error) => {
@@ -209,10 +213,14 @@ impl Directory {
         let left = self.left()?;
         let is_taken = self.path.join(ROOM_FILE).exists();
         let enough = if is_taken { self.reserve } else { 3 * self.reserve };
-        if left < enough {
-            return Some(left);
-        }
-        self.take_room().is_err().then_some(left)
+        let is_short = left < enough || self.take_room().is_err();
+        self.was_short.fetch_or(is_short, Ordering::Relaxed);
+        is_short.then_some(left)
+    }
+
+    /// Returns whether there was too little room since the directory is held.
+    pub(super) fn was_short_of_room(&self) -> bool {
+        self.was_short.load(Ordering::Relaxed)
     }
 
     /// Returns whether there is room for so many bytes, beside what is kept for when the disk is full.
@@ -222,8 +230,7 @@ impl Directory {
 
     /// Returns how many bytes are left on the disk; `None` when that is unknown, which is no reason to refuse anything.
     fn left(&self) -> Option<u64> {
-        let left = statvfs(&self.path).ok()?;
-        Some(left.blocks_available() * left.fragment_size())
+        left(&self.path)
     }
 
     /// Writes the seal durably, and whole or not at all.
@@ -308,6 +315,33 @@ impl Directory {
     fn write_format(&self) -> io::Result<()> {
         self.write_whole(FORMAT_FILE, |_| Ok(format!("{FORMAT}\n").into_bytes()))
     }
+}
+
+/// Returns how many bytes are left on the disk of a folder; `None` when that is unknown.
+fn left(path: &Path) -> Option<u64> {
+    let left = statvfs(path).ok()?;
+    Some(left.blocks_available() * left.fragment_size())
+}
+
+/// Returns whether there is room to open a store in a directory, and to keep so many bytes for when the disk is full,
+/// with which new jobs are taken.
+pub(super) fn has_room(path: &Path, reserve: u64) -> bool {
+    left(path).is_none_or(|left| left >= ROOM_BYTES as u64 + 3 * reserve)
+}
+
+/// Has the next read of each file of a folder with a name of this end come from the disk, where the system can: of what
+/// a failed sync has not written, memory may have what the disk does not. A folder that is missing has none.
+pub(super) fn read_from_disk(folder: &Path, end: &str) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+        let path = entry?.path();
+        if path.to_string_lossy().ends_with(end) && path.is_file() {
+            posix_fadvise(File::open(&path)?, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes room on the disk for so many bytes of a file: at once where the system can set it aside, else by writing.

@@ -217,6 +217,9 @@ impl Disk {
             fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => error,
             // Something has failed before in one of its threads. Why, may show again.
             fjall::Error::Poisoned => match self.directory.try_room() {
+                Ok(()) if self.directory.was_short_of_room() => {
+                    io::Error::new(io::ErrorKind::StorageFull, "the database stopped when there was too little room")
+                }
                 Ok(()) => io::Error::other("the database stopped after an earlier failure"),
                 Err(error) => error,
             },
@@ -240,12 +243,15 @@ impl Disk {
         self.directory.short_of_room().map(|left| is_short_of_room(&format!("{} MiB are left", left >> 20)))
     }
 
-    /// Returns the failure after which nothing more is written.
+    /// Returns the failure after which nothing more is written: until the store was opened again, once there is room
+    /// where there was none, or, after any other, until the process was started again.
     pub(super) fn stopped(&self, cause: io::Error) -> StoreError {
-        StoreError::Stopped(match is_full(&cause) {
-            true => format!("the disk is full ({cause}): free space on it, and restart the server"),
-            false => format!("the disk failed ({cause}): look at the log and the disk, and restart the server"),
-        })
+        match is_full(&cause) {
+            true => waits_for_room(&cause.to_string()),
+            false => StoreError::Stopped(format!(
+                "the disk failed ({cause}): look at the log and the disk, and restart the server"
+            )),
+        }
     }
 
     /// Reads a column of a block.
@@ -418,6 +424,13 @@ impl Disk {
         }
         Ok(())
     }
+}
+
+/// Returns the refusal of a store that is opened again once there is room.
+pub(super) fn waits_for_room(how: &str) -> StoreError {
+    StoreError::OutOfOrder(format!(
+        "the disk is full ({how}): nothing is written until there is room again; free space on it"
+    ))
 }
 
 fn is_short_of_room(how: &str) -> String {

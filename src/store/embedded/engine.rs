@@ -178,8 +178,10 @@ impl Engine {
         if self.exchange.is_some() && !self.agreed.wait_until(|| self.applied().0 + 1 >= number) {
             return;
         }
+        let begun = Instant::now();
         self.published.write().take_over(number, bytes, effects, mem::take(left));
         if let Some(exchange) = &self.exchange {
+            metrics::histogram!("leasehold_member_apply_seconds").record(begun.elapsed());
             self.agreed.has_moved();
             exchange.asked.lock().has_shown(number);
         }

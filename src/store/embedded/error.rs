@@ -11,9 +11,10 @@ pub(super) fn closed() -> StoreError {
     StoreError::Unavailable("it is closed".to_owned())
 }
 
-/// Returns the refusal of a member that lags so far behind that it is given the whole state, while it opens that.
+/// Returns the refusal of a store while it is opened again: with the state of the member that leads, or since there is
+/// room on its disk again.
 pub(super) fn replaced() -> StoreError {
-    StoreError::Unavailable("it is taking over the state of the member that leads".to_owned())
+    StoreError::Unavailable("it is being opened again".to_owned())
 }
 
 /// Why a data directory could not be opened.
@@ -156,10 +157,30 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// Returns whether a directory cannot be opened for want of room.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Self::Full { .. } => true,
+            Self::Io { source, .. } => is_full(source),
+            Self::Database { source, .. } => is_for_want_of_room(source),
+            _ => false,
+        }
+    }
+}
+
 /// Returns whether a write failed for want of room.
 pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+/// Returns whether a database failed for want of room.
+pub(super) fn is_for_want_of_room(error: &fjall::Error) -> bool {
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => is_full(error),
+        _ => false,
+    }
 }
 
 /// The most damages that an error lists.

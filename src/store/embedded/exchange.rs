@@ -19,7 +19,7 @@ use super::offer::Offers;
 use super::options::GroupOptions;
 use super::others::{Others, Way};
 use super::progress::{Position, Successor};
-use super::words::{self, Ask, Offer, Piece, Word};
+use super::words::{self, Ask, Word};
 use crate::clock::Timestamp;
 use crate::store::waiting::Waiting;
 use crate::store::{
@@ -27,11 +27,12 @@ use crate::store::{
     StoreError,
 };
 
+mod work;
+
+pub(super) use work::{Change, Offering, Work};
+
 /// The most questions, and answers, of states that wait.
 const WAITING_ASKS: usize = 64;
-
-/// How long a change of the members waits for another one, which takes no longer where most members answer.
-const CHANGE_WAITS: Duration = Duration::from_secs(5);
 
 /// The mailbox of a member, and what others may know of it.
 pub(super) struct Exchange {
@@ -50,7 +51,7 @@ pub(super) struct Exchange {
     /// What is said of a state that this member is to receive, with the number of the one who says it.
     pub(super) offered: Mailbox<(u64, Offering)>,
     /// Filled when a state was received whole, which the store is to begin with.
-    pub(super) received: Mailbox<()>,
+    pub(super) received: Arc<Mailbox<()>>,
     inbox: Mutex<Inbox>,
     arrived: Condvar,
     outbox: Mutex<Outbox>,
@@ -83,41 +84,6 @@ struct Outbox {
     is_closed: bool,
 }
 
-/// A change of the members that is asked for.
-pub(super) struct Change {
-    pub(super) change: MemberChange,
-    /// Who has asked for it, and when.
-    caller: oneshot::Sender<Result<(), ChangeError>>,
-    since: Instant,
-}
-
-impl Change {
-    /// Returns whether it may wait until another change has been made.
-    pub(super) fn may_wait(&self) -> bool {
-        self.since.elapsed() < CHANGE_WAITS
-    }
-}
-
-/// What is said of a state that this member is to receive.
-#[derive(Debug)]
-pub(super) enum Offering {
-    Offer(Offer),
-    Piece(Piece),
-    Gone(u64),
-}
-
-/// What a member is asked to do next.
-pub(super) struct Work {
-    pub(super) messages: Vec<MemberMessage>,
-    /// The round of questions to begin, if there is one.
-    pub(super) round: Option<u64>,
-    /// The changes of the members that are asked for.
-    pub(super) changes: Vec<Change>,
-    /// To whom to hand over the lead, if that is to be done.
-    pub(super) hand_over: Option<Successor>,
-    pub(super) is_tick: bool,
-}
-
 impl Exchange {
     /// Creates the mailbox of a member, which takes no writes until it leads: `stand_by` is called with why it takes
     /// none, and with `None` once it does.
@@ -132,7 +98,7 @@ impl Exchange {
             offers: Offers::default(),
             asks: Mailbox::new(WAITING_ASKS),
             offered: Mailbox::new(WAITING_ASKS),
-            received: Mailbox::new(1),
+            received: Arc::new(Mailbox::new(1)),
             inbox: Mutex::default(),
             arrived: Condvar::new(),
             outbox: Mutex::default(),

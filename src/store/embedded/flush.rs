@@ -17,6 +17,8 @@ use crate::store::StoreError;
 pub(super) struct Flusher {
     thread: Background<Flush, Result<(), StoreError>>,
     is_busy: bool,
+    /// Why one has failed. No other one may begin: it would not have what that one had.
+    failed: Option<StoreError>,
 }
 
 impl Flusher {
@@ -24,7 +26,7 @@ impl Flusher {
     pub(super) fn start(engine: &Arc<Engine>) -> io::Result<Self> {
         let engine = Arc::clone(engine);
         let thread = Background::start("store-flush", move |flush| engine.write_flush(&flush))?;
-        Ok(Self { thread, is_busy: false })
+        Ok(Self { thread, is_busy: false, failed: None })
     }
 
     /// Begins a flush when one is due. It waits for the one before: jobs could end faster than they are written.
@@ -58,6 +60,9 @@ impl Flusher {
 
     /// Waits until no flush is under way.
     fn end(&mut self) -> Result<(), StoreError> {
-        if mem::take(&mut self.is_busy) { self.thread.end()? } else { Ok(()) }
+        if mem::take(&mut self.is_busy) {
+            self.failed = self.thread.end().and_then(|flushed| flushed).err();
+        }
+        self.failed.clone().map_or(Ok(()), Err)
     }
 }

@@ -254,8 +254,8 @@ impl Member {
     /// Takes over the members that an entry says.
     fn change(&mut self, next: Membership) -> Result<(), AppendError> {
         let mut changes = Vec::new();
-        // A member with another directory has none of what the former one had, and no vote yet. That of a founder is said
-        // after its vote.
+        // A member with another directory has none of what the former one had, and no vote yet. The directory of a
+        // founder is said after its vote.
         let is_same = |number: &u64| {
             let seats = self.members.seats.get(number).zip(next.seats.get(number));
             seats.is_some_and(|(before, next)| {

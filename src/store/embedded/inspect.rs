@@ -66,9 +66,12 @@ pub(super) fn keyspace_folder(database: &Path, number: u64) -> PathBuf {
     keyspaces_folder(database).join(number.to_string())
 }
 
+/// How the names of journals end.
+pub(super) const JOURNAL_END: &str = ".jnl";
+
 /// Returns the file of a journal.
 pub(super) fn journal_file(database: &Path, number: u64) -> PathBuf {
-    database.join(format!("{number}.jnl"))
+    database.join(format!("{number}{JOURNAL_END}"))
 }
 
 /// Returns the numbers of the journals that are there.
@@ -76,7 +79,7 @@ pub(super) fn numbers_of_journals(database: &Path) -> io::Result<BTreeSet<u64>> 
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(database)? {
         let name = entry?.file_name();
-        let number: Option<u64> = name.to_str().and_then(|name| name.strip_suffix(".jnl")?.parse().ok());
+        let number: Option<u64> = name.to_str().and_then(|name| name.strip_suffix(JOURNAL_END)?.parse().ok());
         found.extend(number);
     }
     Ok(found)

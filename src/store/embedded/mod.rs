@@ -20,8 +20,8 @@
 //! - `flush`: how the database comes after the log.
 //! - `watch`: what must not run out. `periodic`: a thread that does something time and again.
 //! - `disk` and `directory`: where everything is kept, and `error`, what can be wrong with it.
-//! - `options`: what a store is opened with. `running`: the threads of one. `opening`: how it is opened and closed,
-//!   with `recover`, how the database is read. `seal`: what must be there then,
+//! - `options`: what a store is opened with. `running`: the threads of one. `opening`: how it is opened, and `closing`,
+//!   how it is closed; with `recover`, how the database is read. `seal`: what must be there then,
 //!   which `checkpoint` writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files,
 //!   read only. `verify`: all of it checked.
 //! - `stored`: a job on disk. `records`: a record on disk. `schedules`: a schedule on disk, and its keys. `audit`: the
@@ -54,6 +54,7 @@ mod budget;
 mod changed;
 mod changing;
 mod checkpoint;
+mod closing;
 mod column;
 mod delta;
 mod directory;
@@ -122,14 +123,13 @@ mod writing;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, JobId, Json, OrderingKey, RecordName, ScheduleId};
@@ -145,11 +145,11 @@ use budget::Budget;
 use directory::Directory;
 use disk::Disk;
 use engine::Engine;
-use error::closed;
 pub use error::{Damage, OpenError};
 use exchange::Exchange;
 use grouped::Index;
 use lists::Wanted;
+use mailbox::Mailbox;
 use narrow::{Narrowed, NarrowedSchedules};
 pub use opening::{accept_copy, member_of};
 pub use options::{EmbeddedOptions, GroupOptions};
@@ -177,7 +177,7 @@ const LOOKUPS: u32 = 64;
 /// A store of jobs in a data directory of this machine.
 pub struct EmbeddedStore {
     inner: Arc<Inner>,
-    /// The thread that begins with the state of another member, where there are others.
+    /// The thread that opens the store again.
     renewing: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -187,6 +187,8 @@ struct Inner {
     options: EmbeddedOptions,
     /// The mailbox of this member of a group; `None` for a store of its own.
     exchange: Option<Arc<Exchange>>,
+    /// Filled when a state of another member was received whole.
+    received: Arc<Mailbox<()>>,
     queue: RwLock<Arc<Queue>>,
     /// The threads; `None` once the store is closed. Whoever opens or closes it has this lock.
     running: Mutex<Option<Running>>,
@@ -219,6 +221,7 @@ impl EmbeddedStore {
         let inner = Arc::new(Inner {
             path: path.to_owned(),
             options: options.clone(),
+            received: exchange.as_ref().map_or_else(|| Arc::new(Mailbox::new(1)), |own| Arc::clone(&own.received)),
             exchange,
             queue: RwLock::new(queue),
             running: Mutex::new(Some(running)),
@@ -232,7 +235,7 @@ impl EmbeddedStore {
             outputs,
         });
         let renewing = inner.start_renewing().map_err(no_thread)?;
-        Ok(Self { inner, renewing: Mutex::new(renewing) })
+        Ok(Self { inner, renewing: Mutex::new(Some(renewing)) })
     }
 
     /// Returns this member of the group; `None` for a store of its own.
@@ -448,53 +451,6 @@ impl Store for EmbeddedStore {
     }
 
     async fn close(&self) {
-        self.inner.is_closed.store(true, Ordering::Release);
-        self.queue().close(closed());
-        if let Some(exchange) = &self.inner.exchange {
-            exchange.received.close();
-        }
-        let inner = Arc::clone(&self.inner);
-        // The threads before the engine, which they have.
-        drop(spawn_blocking(move || drop(inner.running.lock().take())).await);
-        if let Some(exchange) = &self.inner.exchange {
-            exchange.close();
-        }
-        // All permits: reads under way are done then, and none begins.
-        let Inner { scans, indexed_scans, lookups, .. } = &*self.inner;
-        for (permits, count) in [(scans, SCANS), (indexed_scans, INDEXED_SCANS), (lookups, LOOKUPS)] {
-            let taken = permits.acquire_many(count).await;
-            permits.close();
-            drop(taken);
-        }
-        // Before the engine, with which the directory is let go: who opens it next opens the output too.
-        self.inner.outputs.close().await;
-        let engine = self.inner.engine.write().take();
-        let release = move || {
-            // Nobody else has the engine any more: neither readers, nor the writer, nor these threads.
-            if let Some(engine) = engine.and_then(Arc::into_inner)
-                && let Err(failure) = engine.close()
-            {
-                tracing::error!(%failure, "the store was closed after a failure");
-            }
-        };
-        drop(spawn_blocking(release).await);
-    }
-}
-
-impl Drop for EmbeddedStore {
-    /// Ends the threads, so that the directory is free again once nobody reads.
-    fn drop(&mut self) {
-        self.inner.is_closed.store(true, Ordering::Release);
-        self.queue().close(closed());
-        if let Some(exchange) = &self.inner.exchange {
-            exchange.received.close();
-        }
-        if let Some(renewing) = self.renewing.lock().take() {
-            drop(renewing.join());
-        }
-        drop(self.inner.running.lock().take());
-        if let Some(exchange) = &self.inner.exchange {
-            exchange.close();
-        }
+        self.close_all().await;
     }
 }

@@ -14,14 +14,14 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, Pers
 use parking_lot::Mutex;
 use raft::eraftpb::{Entry, EntryType};
 
-use super::directory::{Directory, remove_folder, sync_directory};
+use super::directory::{Directory, read_from_disk, remove_folder, sync_directory};
 use super::disk::{Disk, failed};
 use super::engine::{Engine, replay};
 use super::entry;
 use super::error::{Corrupt, OpenError, is_full};
 use super::exchange::Exchange;
 use super::group::{ALONE, Member};
-use super::inspect::{Inspected, inspect, keyspaces_folder, seal_closed, seal_open};
+use super::inspect::{Inspected, JOURNAL_END, inspect, keyspaces_folder, seal_closed, seal_open};
 use super::kept::{Earlier, Last, Offered, data_of, entry_of};
 use super::log::{self, Expected, Format, Found, Log};
 use super::offer::Flushed;
@@ -110,6 +110,10 @@ impl Engine {
             }
             create_log(&folder, log_options).map_err(failed("create the log of"))?;
         } else {
+            if !sealed.is_closed {
+                let read = read_from_disk(&folder, "").and_then(|()| read_from_disk(&path, JOURNAL_END));
+                read.map_err(failed("look into"))?;
+            }
             // Before the database may change anything: it cuts and deletes what it does not understand.
             let mut found = inspect(&path, &seal, |keyspace| READ_AT_OPENING.contains(&keyspace));
             found.damages.extend(log::look_at(&folder, sealed));

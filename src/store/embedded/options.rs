@@ -16,6 +16,8 @@ pub struct EmbeddedOptions {
     pub flush_changes: u64,
     /// After how many bytes of the log the database is written.
     pub flush_bytes: u64,
+    /// How long after a change the database is written at the latest.
+    pub flush_after: Duration,
     /// The length in bytes from which on the log goes on in another file.
     pub segment_bytes: u64,
     /// How many bytes of the disk are kept for when it is full, so that the work on jobs that are there goes on.
@@ -61,6 +63,7 @@ impl Default for EmbeddedOptions {
             block_jobs: 4_096,
             flush_changes: 250_000,
             flush_bytes: 64 << 20,
+            flush_after: Duration::from_secs(600),
             segment_bytes: 16 << 20,
             reserve_bytes: 16 << 20,
             memory_limit: None,
@@ -74,6 +77,6 @@ impl EmbeddedOptions {
     /// Returns when what has changed is written to the database.
     pub(super) fn flush_limits(&self) -> FlushLimits {
         let block_jobs = self.block_jobs.max(1);
-        FlushLimits { block_jobs, changes: self.flush_changes, bytes: self.flush_bytes }
+        FlushLimits { block_jobs, changes: self.flush_changes, bytes: self.flush_bytes, after: self.flush_after }
     }
 }

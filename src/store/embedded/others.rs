@@ -22,6 +22,12 @@ use super::versions::{self, Settling};
 use super::words::{Directories, Hello, Opened, Said, WentBack, Word};
 use crate::store::{Heard, Hindrance, Identity, Membership};
 
+mod way;
+
+use way::{is_candidacy, is_for_leader, is_of_leader};
+
+pub(super) use way::Way;
+
 /// A member that said nothing for so many ticks is not counted on.
 const SILENT_TICKS: u32 = 30;
 
@@ -470,29 +476,6 @@ impl Others {
             .map(|(number, (at, said))| (*number, Heard { ago: at.elapsed(), knows: said.knows, last: said.last }))
             .collect()
     }
-}
-
-/// Returns whether a member that stands for election sends messages of this kind.
-fn is_candidacy(kind: MessageType) -> bool {
-    matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote)
-}
-
-/// Returns whether only a leader sends messages of this kind.
-fn is_of_leader(kind: MessageType) -> bool {
-    matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat)
-}
-
-/// Returns whether messages of this kind answer those that only a leader sends.
-fn is_for_leader(kind: MessageType) -> bool {
-    matches!(kind, MessageType::MsgAppendResponse | MessageType::MsgHeartbeatResponse)
-}
-
-/// How messages of the library go to a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    Plain,
-    Between(Directories),
-    None,
 }
 
 #[cfg(test)]

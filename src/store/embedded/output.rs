@@ -1,8 +1,9 @@
 //! The output of attempts: a database of its own in the data directory, `output/`.
 //!
-//! It is opened when it is first needed. Nothing is synced by a call, so that what the system has not written when the
-//! machine stops is lost; a process that is killed loses nothing. Nothing else depends on it: a folder that cannot be
-//! opened is put aside, and the output goes on in a new one.
+//! It is opened when it is first needed, and again after a write has failed, as one does on a full disk. Nothing is
+//! synced by a call, so that what the system has not written when the machine stops is lost; a process that is killed
+//! loses nothing. Nothing else depends on it: a folder that cannot be opened is put aside, and the output goes on in a
+//! new one.
 //!
 //! A key is the job's id, a zero, the fence, the stream and the slot. So the output of a job lies together, and that of
 //! jobs that are gone is found by going from one job to the next.
@@ -23,7 +24,7 @@ use tokio::task::spawn_blocking;
 use super::directory::{create_folders, remove_folder};
 use super::disk::failed;
 use super::engine::Engine;
-use super::error::closed;
+use super::error::{closed, is_for_want_of_room};
 use super::periodic::Periodic;
 use crate::job::{Fence, JobId};
 use crate::store::StoreError;
@@ -53,11 +54,12 @@ pub(super) struct Outputs {
 /// How far the database is.
 enum Stage {
     NotOpened,
-    Open(Opened),
+    Open(Arc<Opened>),
+    /// It takes nothing more since a write has failed, and is opened again once nobody has it any more.
+    Failed(Weak<Opened>),
     Closed,
 }
 
-#[derive(Clone)]
 struct Opened {
     db: Database,
     cells: Keyspace,
@@ -83,7 +85,7 @@ impl Outputs {
     }
 
     /// Returns the database; `None` where there is none yet and none is to be created.
-    fn opened(&self, creates: bool) -> Result<Option<Opened>, StoreError> {
+    fn opened(&self, creates: bool) -> Result<Option<Arc<Opened>>, StoreError> {
         opened(&self.directory, &mut self.database.lock(), creates)
     }
 
@@ -98,10 +100,16 @@ impl Outputs {
         let called = spawn_blocking(move || {
             // The call goes on where its caller has gone.
             let _turn = turn;
-            match opened(&directory, &mut database.lock(), creates)? {
-                Some(opened) => call(&opened),
-                None => Ok(T::default()),
+            let Some(opened) = opened(&directory, &mut database.lock(), creates)? else { return Ok(T::default()) };
+            let called = call(&opened);
+            // After a write that failed every other one does.
+            if called.is_err() && opened.db.persist(PersistMode::Buffer).is_err() {
+                let mut stage = database.lock();
+                if matches!(&*stage, Stage::Open(open) if Arc::ptr_eq(open, &opened)) {
+                    *stage = Stage::Failed(Arc::downgrade(&opened));
+                }
             }
+            called
         });
         called.await.map_err(|error| StoreError::Unavailable(format!("the output of jobs: {error}")))?
     }
@@ -114,8 +122,8 @@ impl Outputs {
         drop(all);
         let stage = std::mem::replace(&mut *self.database.lock(), Stage::Closed);
         let release = move || {
-            if let Stage::Open(Opened { db, .. }) = stage
-                && let Err(error) = db.persist(PersistMode::SyncAll)
+            if let Stage::Open(opened) = stage
+                && let Err(error) = opened.db.persist(PersistMode::SyncAll)
             {
                 tracing::warn!(%error, "the last of the output of jobs may not be on the disk");
             }
@@ -126,13 +134,14 @@ impl Outputs {
     /// Removes the output of jobs that are gone, of at most [`SWEPT_JOBS`] jobs after `after`. Returns the job after
     /// which the next call begins; `None` when it begins anew.
     fn sweep(&self, engine: &Engine, after: Option<&JobId>) -> Result<Option<JobId>, StoreError> {
-        let Some(Opened { db, cells }) = self.opened(false)? else { return Ok(None) };
+        let Some(opened) = self.opened(false)? else { return Ok(None) };
+        let Opened { db, cells } = &*opened;
         let mut from = after.map_or_else(Vec::new, after_job);
         for _ in 0..SWEPT_JOBS {
             let Some(first) = cells.range(from..).next() else { return Ok(None) };
             let job = job_of(&first.key().map_err(failed)?)?;
             if !engine.has_job(&job)? {
-                remove_all(&db, &cells, job.as_str().as_bytes(), &after_job(&job))?;
+                remove_all(db, cells, job.as_str().as_bytes(), &after_job(&job))?;
             }
             from = after_job(&job);
         }
@@ -154,25 +163,31 @@ pub(super) fn start_sweep(engine: Weak<Engine>, outputs: Arc<Outputs>) -> std::i
     })
 }
 
-fn opened(directory: &Path, stage: &mut Stage, creates: bool) -> Result<Option<Opened>, StoreError> {
+fn opened(directory: &Path, stage: &mut Stage, creates: bool) -> Result<Option<Arc<Opened>>, StoreError> {
     match stage {
-        Stage::Open(opened) => return Ok(Some(opened.clone())),
+        Stage::Open(opened) => return Ok(Some(Arc::clone(opened))),
         Stage::Closed => return Err(closed()),
-        Stage::NotOpened => {}
+        Stage::Failed(former) if former.strong_count() > 0 => {
+            return Err(StoreError::Unavailable("the output of jobs is being opened again".to_owned()));
+        }
+        Stage::Failed(_) | Stage::NotOpened => {}
     }
     let folder = directory.join(FOLDER);
     if !creates && !folder.exists() {
         return Ok(None);
     }
     let opened = open(&folder).or_else(|error| {
+        if is_for_want_of_room(&error) {
+            return Err(error);
+        }
         tracing::warn!(%error, folder = %folder.display(), "the output of jobs cannot be opened; it is put aside");
         let aside = directory.join(PUT_ASIDE);
         remove_folder(&aside)?;
         fs::rename(&folder, aside)?;
         open(&folder)
     });
-    let opened = opened.map_err(failed)?;
-    *stage = Stage::Open(opened.clone());
+    let opened = Arc::new(opened.map_err(failed)?);
+    *stage = Stage::Open(Arc::clone(&opened));
     Ok(Some(opened))
 }
 

@@ -1,8 +1,9 @@
 //! The threads of an open store.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -14,9 +15,12 @@ use super::member::Threads;
 use super::options::EmbeddedOptions;
 use super::output::Outputs;
 use super::periodic::Periodic;
-use super::writer::{Queue, Writer};
+use super::writer::{Queue, Writer, stop_after};
 use super::{checkpoint, output, watch};
 use crate::store::StoreError;
+
+/// The time between two looks at whether a flush is due of a store to which nothing is written.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The threads of an open store, which end when this is dropped.
 pub(super) struct Running {
@@ -46,6 +50,7 @@ impl Running {
         let mut running = Self { queue: Arc::clone(queue), writer: Some(writer), threads: None, periodic: Vec::new() };
         let threads = exchange.map(|exchange| Threads::start(engine, &exchange, queue, &flusher, options));
         running.threads = threads.transpose()?;
+        running.periodic.push(flush_when_due(Arc::downgrade(engine), Arc::clone(queue), flusher)?);
         running.periodic.push(checkpoint::start(Arc::downgrade(engine))?);
         running.periodic.push(watch::start(Arc::downgrade(engine), Arc::clone(queue), options.memory_limit)?);
         running.periodic.push(output::start_sweep(Arc::downgrade(engine), Arc::clone(outputs))?);
@@ -64,8 +69,25 @@ impl Drop for Running {
     }
 }
 
+/// Starts the thread that begins a flush when one is due and nothing is written, which would have begun it. It ends by
+/// itself when the engine is gone.
+fn flush_when_due(engine: Weak<Engine>, queue: Arc<Queue>, flusher: Arc<Mutex<Flusher>>) -> io::Result<Periodic> {
+    Periodic::start("store-flush-due", LOOK_EVERY, move || {
+        let Some(engine) = engine.upgrade() else { return false };
+        let begun = flusher.lock().begin_if_due(&engine);
+        if let Err(failure) = &begun {
+            stop_after(failure, &queue);
+            engine.leave();
+        }
+        begun.is_ok()
+    })
+}
+
 /// Returns what lets a queue refuse all writes for a reason, and take them again without one.
 pub(super) fn standing_by(queue: &Arc<Queue>) -> impl Fn(Option<StoreError>) + Send + 'static {
     let queue = Arc::clone(queue);
     move |reason| queue.stand_by(reason)
 }
+
+#[cfg(test)]
+mod tests;

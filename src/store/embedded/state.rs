@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fjall::Snapshot;
 use foldhash::quality::RandomState;
@@ -38,6 +39,8 @@ pub(super) struct FlushLimits {
     pub(super) changes: u64,
     /// After so many bytes of the log.
     pub(super) bytes: u64,
+    /// How long ago the first of them may be.
+    pub(super) after: Duration,
 }
 
 /// The store's state as of the last durable batch.
@@ -101,8 +104,9 @@ impl Published {
 
     /// Returns whether it is time to write what has changed to the database.
     pub(super) fn is_flush_due(&self, limits: &FlushLimits) -> bool {
-        let Unflushed { changes, bytes, .. } = self.unflushed;
-        self.is_cut_due(limits, 0) || changes >= limits.changes || bytes >= limits.bytes
+        let Unflushed { changes, bytes, since, .. } = self.unflushed;
+        let is_over = since.is_some_and(|since| since.elapsed() >= limits.after);
+        self.is_cut_due(limits, 0) || changes >= limits.changes || bytes >= limits.bytes || is_over
     }
 
     /// Returns whether there are enough finished jobs to be cut, once so many more have finished.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use foldhash::quality::RandomState;
 
@@ -28,6 +29,8 @@ pub(super) struct Unflushed {
     pub(super) changes: u64,
     /// How many bytes of the log they take.
     pub(super) bytes: u64,
+    /// When the first of them was made; `None` while there is none.
+    pub(super) since: Option<Instant>,
 }
 
 /// A job that has changed.
@@ -64,6 +67,7 @@ impl Unflushed {
     pub(super) fn add(&mut self, effects: &Effects, bytes: usize) -> Vec<JobId> {
         let mut stale = Vec::new();
         self.bytes += bytes as u64;
+        self.since.get_or_insert_with(Instant::now);
         let Effects { heads, bodies, records, schedules, .. } = effects;
         self.changes += (heads.len() + bodies.len() + records.len() + schedules.len()) as u64;
         for (id, Change { before, after }) in heads {

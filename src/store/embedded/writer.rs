@@ -213,7 +213,7 @@ pub(super) fn stop_after(failure: &StoreError, queue: &Queue) {
     // Once for all the writes that are refused from now on.
     tracing::error!(%failure, "a batch could not be made durable");
     queue.fail(&match failure {
-        StoreError::Stopped(_) => failure.clone(),
+        StoreError::Stopped(_) | StoreError::OutOfOrder(_) => failure.clone(),
         other => StoreError::Stopped(format!("{other}; look at the log, and restart the server")),
     });
 }

@@ -23,6 +23,7 @@ use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::job::Job;
 use crate::query::kql::Expression;
 use crate::query::{Filter, Query, Search, Sort};
+use crate::store::embedded::EmbeddedOptions;
 use crate::store::{Refresh, Store, Write};
 
 const DEFAULT_JOBS: u32 = 1_000_000;
@@ -86,7 +87,7 @@ pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Sto
     let settings = match args.store() {
         StoreKind::Embedded => {
             let data_dir = args.data_dir.clone().unwrap_or(fresh);
-            EngineSettings::Embedded { data_dir, query_time: None, memory_limit: None, group: None }
+            EngineSettings::Embedded { data_dir, options: EmbeddedOptions::default() }
         }
         StoreKind::Elasticsearch => EngineSettings::Elasticsearch(ElasticsearchSettings {
             urls: Some(args.elasticsearch_url.clone()).filter(|urls| !urls.is_empty()),

@@ -1,6 +1,7 @@
 use raft::eraftpb::Entry;
 
 use super::super::seal::SealedGroup;
+use super::super::words::Piece;
 use super::*;
 use crate::store::waiting::{MOST_WAITING, MOST_WAITING_BYTES};
 

@@ -162,9 +162,11 @@ impl Queue {
         self.waiting.lock().no_new_jobs = reason;
     }
 
-    /// Returns the reason why new jobs are refused; `None` while they are taken.
+    /// Returns the reason why new jobs are refused for now; `None` while they are taken.
     pub(crate) fn new_jobs_refused(&self) -> Option<StoreError> {
-        self.waiting.lock().no_new_jobs.clone()
+        let waiting = self.waiting.lock();
+        let closed = waiting.closed.as_ref().filter(|reason| matches!(reason, StoreError::OutOfOrder(_)));
+        closed.or(waiting.no_new_jobs.as_ref()).cloned()
     }
 
     /// Returns the reason why the queue is closed; `None` while it is open.
