@@ -6,6 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::program::until;
+
 /// What matters of a trace, in the order in which it came to pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
@@ -32,6 +37,25 @@ pub(crate) fn strace(log: &Path, options: &[&str]) -> Vec<OsString> {
     command.push(log.as_os_str().to_owned());
     command.extend(options.iter().map(OsString::from));
     command
+}
+
+/// The same for a program that [`detach`] is to be called for: with a filter for calls, the system refuses those that
+/// were traced once nobody traces them any more.
+pub(crate) fn strace_for_a_while(log: &Path, options: &[&str]) -> Vec<OsString> {
+    let mut command = strace(log, &[&["--interruptible=anywhere"], options].concat());
+    command.retain(|part| part != "--seccomp-bpf");
+    command
+}
+
+/// Lets a process go on that is traced: from now on its calls are as they are without that.
+pub(crate) fn detach(process: u32) {
+    let tracer = || {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).expect("the process is there");
+        let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).expect("a line");
+        tracer.trim().parse::<i32>().expect("a number")
+    };
+    kill(Pid::from_raw(tracer()), Signal::SIGTERM).expect("it is traced");
+    until("the process to be traced no more", || tracer() == 0);
 }
 
 /// The segments' and the acknowledgements' events in a log. A call counts from when it has returned, an

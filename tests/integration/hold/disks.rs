@@ -1,5 +1,6 @@
 //! The disk of one of three members is full, or fails, under load: it says so, the others go on, nothing acknowledged is
-//! lost, and the member is one of them again once it is started with a disk that is well.
+//! lost, and the member is one of them again: by itself once there is room, or once it is started with a disk that is
+//! well.
 //!
 //! `strace` lets the calls fail that fail on such a disk.
 
@@ -68,7 +69,7 @@ async fn a_disk_is_bad(role: Role, fault: &str, says: &str) {
         Role::Follower => (leader + 1) % site.servers.len(),
     };
     let trace = site.place.path().join("trace");
-    let strace = trace::strace(&trace, &["--daemonize", "--trace=pwrite64,fdatasync,fsync", fault]);
+    let strace = trace::strace_for_a_while(&trace, &["--daemonize", "--trace=pwrite64,fdatasync,fsync", fault]);
     let strace = strace.into_iter().map(|part| part.into_string().expect("text"));
     let server = &mut site.servers[victim];
     server.stop();
@@ -82,16 +83,21 @@ async fn a_disk_is_bad(role: Role, fault: &str, says: &str) {
     let load = Load::on(site.urls());
     let workers = (0..WORKERS).map(|name| load.worker(name, 3)).collect();
     let submitters = (0..SUBMITTERS).map(|name| load.submitter(name, PLENTY)).collect();
-    let said = says_of_itself(&site, victim).await;
+    let probe = if fault == FULL { "readyz" } else { "livez" };
+    let said = says_of_itself(&site, victim, probe).await;
     assert!(said.contains(says), "{said}");
     let before = load.ledger.completions();
     load.ledger.completions_beyond(before + COMPLETIONS).await;
     assert_ne!(site.a_leader().await, victim);
 
     let server = &mut site.servers[victim];
-    server.kill();
-    server.is_to_run(vec![PROGRAM.to_owned()]);
-    server.start_again();
+    if fault == FULL {
+        trace::detach(server.pid());
+    } else {
+        server.kill();
+        server.is_to_run(vec![PROGRAM.to_owned()]);
+        server.start_again();
+    }
     server.ready().await;
     site.has_caught_up(victim).await;
     let before = load.ledger.completions();
@@ -101,11 +107,11 @@ async fn a_disk_is_bad(role: Role, fault: &str, says: &str) {
     site.end_equal().await;
 }
 
-/// Waits until a member says that it is not well, and returns what it says.
-async fn says_of_itself(site: &Site, member: usize) -> String {
+/// Waits until a member says at this path that it is not well, and returns what it says.
+async fn says_of_itself(site: &Site, member: usize, probe: &str) -> String {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        let answer = reqwest::get(format!("{}/livez", site.servers[member].url())).await.expect("the member answers");
+        let answer = reqwest::get(format!("{}/{probe}", site.servers[member].url())).await.expect("the member answers");
         if answer.status() != StatusCode::OK {
             let problem: Value = answer.json().await.expect("JSON");
             return problem["detail"].as_str().expect("a reason").to_owned();
