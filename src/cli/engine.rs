@@ -144,10 +144,13 @@ pub(super) struct Opened {
     pub(super) member: Option<Arc<dyn Member>>,
 }
 
-/// Opens the store that the settings name.
-pub(super) async fn open(settings: EngineSettings) -> Result<Opened, Failure> {
+/// Opens the store that the settings name. Where `panics_end_process`, a panic of a thread of the embedded store ends
+/// the process, of which nothing may be left to clean up then.
+pub(super) async fn open(settings: EngineSettings, panics_end_process: bool) -> Result<Opened, Failure> {
     match settings {
-        EngineSettings::Embedded { data_dir, options } => open_embedded(&data_dir, options).await,
+        EngineSettings::Embedded { data_dir, options } => {
+            open_embedded(&data_dir, EmbeddedOptions { panics_end_process, ..options }).await
+        }
         EngineSettings::Elasticsearch(settings) => {
             elasticsearch(settings).await.map(|store| Opened { store, member: None })
         }

@@ -172,7 +172,7 @@ impl Host {
         serve: impl AsyncFnOnce(TcpListener, AppState, CancellationToken) -> io::Result<()>,
     ) -> Result<(), Failure> {
         let Opened { store, member } = tokio::select! {
-            store = engine::open(self.engine) => store?,
+            store = engine::open(self.engine, true) => store?,
             // The process was stopped while it waited for the store.
             () = self.gently.reached(Stop::Drain) => return Ok(()),
         };

@@ -6,7 +6,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 
 use super::{
-    Archived, AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, LeadershipMark, ListSchedules, OutputStore,
+    Archived, AuditEntry, AuditPage, AuditSearch, DueSchedules, Hang, Head, LeadershipMark, ListSchedules, OutputStore,
     Record, RecordKey, RecordKind, RecordWrite, Refresh, ScheduleResult, ScheduleWrite, Store, StoreError,
     StoredSchedule, Versioned, Write, WriteError, WriteResult,
 };
@@ -199,6 +199,10 @@ impl Store for Measured {
         self.0.unpack(packed)
     }
 
+    fn written_until(&self) -> Option<Timestamp> {
+        self.0.written_until()
+    }
+
     fn unreadable(&self) -> usize {
         self.0.unreadable()
     }
@@ -209,6 +213,10 @@ impl Store for Measured {
 
     fn stopped(&self) -> Option<String> {
         self.0.stopped()
+    }
+
+    fn hang(&self) -> Option<Hang> {
+        self.0.hang()
     }
 
     fn out_of_order(&self) -> Option<String> {
@@ -229,5 +237,30 @@ impl Store for Measured {
 
     async fn close(&self) {
         self.0.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    /// What other operations do, which are measured.
+    const BY_OTHERS: [&str; 3] = ["confirm_now", "record", "write_record"];
+
+    fn functions<'a>(code: &'a str, after: &str) -> BTreeSet<&'a str> {
+        let (_, code) = code.split_once(after).expect("it is there");
+        let code = code.split_once("\n}\n").expect("it ends").0;
+        let lines = code.lines().filter_map(|line| line.strip_prefix("    "));
+        let names = lines.filter_map(|line| line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn "));
+        names.filter_map(|line| line.split_once('(').map(|(name, _)| name)).collect()
+    }
+
+    #[test]
+    fn no_operation_of_the_store_that_is_measured_is_left_to_its_default() {
+        let of_store = functions(include_str!("mod.rs"), "pub trait Store:");
+        let here = functions(include_str!("measured.rs"), "impl Store for Measured {");
+        let left: Vec<_> = of_store.difference(&here).collect();
+        assert!(of_store.len() > 30, "{of_store:?}");
+        assert_eq!(left, BY_OTHERS.iter().collect::<Vec<_>>());
     }
 }

@@ -218,6 +218,21 @@ pub enum StoreError {
     Corrupt(String),
 }
 
+/// How a store hangs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hang {
+    /// What has not gone on, and for how long.
+    pub why: String,
+    /// Whether it has lasted for so long that the process should be started again.
+    pub is_lasting: bool,
+}
+
+impl From<Hang> for StoreError {
+    fn from(hang: Hang) -> Self {
+        Self::Unavailable(format!("it hangs: {}", hang.why))
+    }
+}
+
 /// The result of one step of [`Store::archive`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Archived {
@@ -430,6 +445,12 @@ pub trait Store: Send + Sync + 'static {
     /// Returns why the store takes no more writes until its process is started again, and what can be done about it;
     /// `None` while it takes them.
     fn stopped(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns how the store hangs: a write is not answered and comes no further; `None` while it does not. It does not
+    /// ask the store.
+    fn hang(&self) -> Option<Hang> {
         None
     }
 

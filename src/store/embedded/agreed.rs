@@ -2,10 +2,23 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::progress::{Committed, Position};
+
+/// How long the watchdog may wait for a lock under which others do more than to count.
+pub(super) const GLANCE: Duration = Duration::from_millis(10);
+
+/// How the voters follow a leader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Following {
+    /// Whether most voters are there and can acknowledge entries, the leader among them.
+    pub(super) are_most: bool,
+    /// The sum of the numbers of the last entries that they have acknowledged.
+    pub(super) acknowledged: u64,
+}
 
 /// What the group has committed and is not shown yet.
 #[derive(Default)]
@@ -19,6 +32,9 @@ pub(super) struct Agreed {
 struct State {
     /// What has become of the entry that the writer has proposed, which it waits for.
     proposed: Option<Proposed>,
+    /// Whether the writer waits for that: it has the entry durably, and the others are to acknowledge it.
+    is_awaited: bool,
+    following: Following,
     /// The other entries, which are to be applied.
     committed: VecDeque<Committed>,
     bytes: usize,
@@ -40,9 +56,10 @@ impl Agreed {
         state.proposed = Some(if state.has_left { Proposed::Lost } else { Proposed::Waits { number, term } });
     }
 
-    /// Hands on entries that were committed, where the member stands like that.
-    pub(super) fn hand_on(&self, committed: Vec<Committed>, position: Position) {
+    /// Hands on entries that were committed, where the member stands like that and is followed like that.
+    pub(super) fn hand_on(&self, committed: Vec<Committed>, position: Position, following: Following) {
         let mut state = self.state.lock();
+        state.following = following;
         for committed in committed {
             match state.proposed {
                 Some(Proposed::Waits { number, term }) if number == committed.number && term == committed.term => {
@@ -68,10 +85,19 @@ impl Agreed {
     /// returns that.
     pub(super) fn is_committed(&self) -> bool {
         let mut state = self.state.lock();
+        state.is_awaited = true;
         while let Some(Proposed::Waits { .. }) = state.proposed {
             self.moved.wait(&mut state);
         }
+        state.is_awaited = false;
         matches!(state.proposed.take(), Some(Proposed::Committed))
+    }
+
+    /// Returns how the voters follow while the writer waits until they have acknowledged an entry that it has durably
+    /// itself; `None` while it does not, or where that cannot be seen at a glance.
+    pub(super) fn awaited(&self) -> Option<Following> {
+        let state = self.state.try_lock_for(GLANCE)?;
+        state.is_awaited.then_some(state.following)
     }
 
     /// Waits for entries that are to be applied; `None` once the member has left.
@@ -115,5 +141,33 @@ impl Agreed {
         }
         drop(state);
         self.moved.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::store::Role;
+
+    #[test]
+    fn the_writer_waits_for_others_only_once_it_has_the_entry_itself() {
+        let agreed = Agreed::default();
+        let position = Position { term: 1, leader: Some(1), is_leader: true, committed: 0, role: Role::Voter };
+        let following = Following { are_most: true, acknowledged: 7 };
+        agreed.propose(1, 1);
+        agreed.hand_on(Vec::new(), position, following);
+        assert_eq!(agreed.awaited(), None, "it may still be written here");
+        thread::scope(|scope| {
+            let is_committed = scope.spawn(|| agreed.is_committed());
+            while agreed.awaited() != Some(following) {
+                thread::yield_now();
+            }
+            let committed = Committed { number: 1, term: 1, frame: vec![1].into() };
+            agreed.hand_on(vec![committed], position, following);
+            assert!(is_committed.join().expect("no panic"));
+        });
+        assert_eq!(agreed.awaited(), None);
     }
 }

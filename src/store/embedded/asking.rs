@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use fjall::Snapshot;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -10,15 +11,18 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::EmbeddedStore;
 use super::budget::Budget;
 use super::disk::Disk;
 use super::engine::Engine;
 use super::error::{closed, replaced};
 use super::grouped::Index;
 use super::state::Published;
-use super::{EmbeddedStore, QUERY_AGAIN_AFTER};
 use crate::job::QueueName;
 use crate::store::StoreError;
+
+/// How long a caller should wait before it repeats a query that did not get its turn.
+const QUERY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl EmbeddedStore {
     /// Reads what is in memory, at once. The engine is borrowed and not kept, so that closing waits for it.
@@ -39,6 +43,22 @@ impl EmbeddedStore {
     ) -> Result<T, StoreError> {
         let permit = Arc::clone(permits).acquire_owned().await.map_err(|_| closed())?;
         self.on_thread(permit, read).await
+    }
+
+    /// Checks that writes are answered.
+    ///
+    /// # Errors
+    /// [`StoreError`] says why they are not.
+    pub(super) async fn check(&self) -> Result<(), StoreError> {
+        if let Some(reason) = self.queue().closed() {
+            return Err(reason);
+        }
+        self.queue().unanswered().check()?;
+        let checked = self.on_disk(&self.inner.lookups, |engine| engine.disk.check()).await;
+        checked.map_err(|error| {
+            tracing::warn!(%error, "the database takes no writes");
+            StoreError::Unavailable("its database takes no writes; the log says why".to_owned())
+        })
     }
 
     /// Reads documents of which some are in memory (`Some(None)` for one that was removed), and the others on disk.

@@ -1,9 +1,10 @@
 //! A thread that carries out one order after the other.
 
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{self, JoinHandle};
 
+use super::exits::FailOnExit;
 use crate::store::StoreError;
 
 /// A thread, which ends when this is dropped.
@@ -17,9 +18,14 @@ pub(super) struct Background<O, T> {
 
 impl<O: Send + 'static, T: Send + 'static> Background<O, T> {
     /// Starts the thread, which carries out each order with `work`.
-    pub(super) fn start(name: &'static str, mut work: impl FnMut(O) -> T + Send + 'static) -> io::Result<Self> {
+    pub(super) fn start(
+        name: &'static str,
+        guard: FailOnExit,
+        mut work: impl FnMut(O) -> T + Send + 'static,
+    ) -> io::Result<Self> {
         let ((orders, ordered), (end, done)) = (sync_channel(1), sync_channel(1));
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _guard = guard;
             for order in ordered {
                 if end.send(work(order)).is_err() {
                     return;
@@ -43,6 +49,17 @@ impl<O: Send + 'static, T: Send + 'static> Background<O, T> {
     /// [`StoreError::Stopped`] when the thread has ended.
     pub(super) fn end(&self) -> Result<T, StoreError> {
         self.done.recv().map_err(|_| self.ended())
+    }
+
+    /// Returns what the order that was given came to, if it has ended.
+    ///
+    /// # Errors
+    /// [`StoreError::Stopped`] when the thread has ended.
+    pub(super) fn try_end(&self) -> Option<Result<T, StoreError>> {
+        match self.done.try_recv() {
+            Err(TryRecvError::Empty) => None,
+            ended => Some(ended.map_err(|_| self.ended())),
+        }
     }
 
     fn ended(&self) -> StoreError {

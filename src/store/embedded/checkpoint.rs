@@ -4,6 +4,7 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
+use super::exits::FailOnExit;
 use super::periodic::Periodic;
 
 /// The time between two looks at how far the store has come. It is sealed when it has stood still since the last one.
@@ -13,10 +14,10 @@ const PERIOD: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// Starts the thread that makes checkpoints, which ends by itself when the engine is gone.
-pub(super) fn start(engine: Weak<Engine>) -> std::io::Result<Periodic> {
+pub(super) fn start(engine: Weak<Engine>, guard: FailOnExit) -> std::io::Result<Periodic> {
     let mut has_failed = false;
     let (mut seen, mut sealed_at) = (0, Instant::now());
-    Periodic::start("store-seal", PERIOD, move || {
+    Periodic::start("store-seal", PERIOD, guard, move || {
         let Some(engine) = engine.upgrade() else { return false };
         let last = engine.last_write();
         let stands_still = std::mem::replace(&mut seen, last) == last;

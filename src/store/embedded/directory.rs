@@ -25,9 +25,10 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::sys::statvfs::statvfs;
+use parking_lot::Mutex;
 
 use super::error::{Damage, OpenError};
 use super::seal::{SEAL_FILE, Seal, Stage};
@@ -54,6 +55,9 @@ const OLD_DATABASE: &str = "store.old";
 /// folders of runs that `leasehold run` keeps in the same place, hidden files, and what a file system puts at its root.
 const OWN_NAMES: [&str; 9] = ["leasehold.", "store", "log", "audit", "output", "run.json", "run-", ".", "lost+found"];
 
+/// For how long want of room counts as the reason why the database has stopped.
+const LATELY: Duration = Duration::from_secs(60);
+
 /// How much room there must be for a store to be opened, in bytes.
 const ROOM_BYTES: usize = 1 << 20;
 
@@ -79,8 +83,8 @@ pub(super) struct Directory {
     _lock: Lock,
     /// How many bytes are kept for when the disk is full.
     reserve: u64,
-    /// Whether there was too little room since then.
-    was_short: AtomicBool,
+    /// When there was too little room last; `None` where there was enough since then.
+    short_at: Mutex<Option<Instant>>,
 }
 
 impl Directory {
@@ -102,7 +106,7 @@ impl Directory {
             .map_err(failed("open the lock file of"))?;
         let mut lock = take(lock, path)?;
         write_pid(&mut lock.0).map_err(failed("write the lock file of"))?;
-        Ok(Self { path: path.to_owned(), _lock: lock, reserve, was_short: AtomicBool::new(false) })
+        Ok(Self { path: path.to_owned(), _lock: lock, reserve, short_at: Mutex::default() })
     }
 
     /// Looks at a directory that is there, without changing anything in it. Returns its lock, which nobody else can
@@ -192,7 +196,7 @@ impl Directory {
 
     /// Gives the room that is kept. Returns whether there was any.
     pub(super) fn give_room(&self) -> bool {
-        self.was_short.store(true, Ordering::Relaxed);
+        *self.short_at.lock() = Some(Instant::now());
         match fs::remove_file(self.path.join(ROOM_FILE)) {
             Ok(()) => true,
             Err(error) => {
@@ -214,13 +218,15 @@ impl Directory {
         let is_taken = self.path.join(ROOM_FILE).exists();
         let enough = if is_taken { self.reserve } else { 3 * self.reserve };
         let is_short = left < enough || self.take_room().is_err();
-        self.was_short.fetch_or(is_short, Ordering::Relaxed);
+        if is_short {
+            *self.short_at.lock() = Some(Instant::now());
+        }
         is_short.then_some(left)
     }
 
-    /// Returns whether there was too little room since the directory is held.
+    /// Returns whether there was too little room lately.
     pub(super) fn was_short_of_room(&self) -> bool {
-        self.was_short.load(Ordering::Relaxed)
+        self.short_at.lock().is_some_and(|at| at.elapsed() < LATELY)
     }
 
     /// Returns whether there is room for so many bytes, beside what is kept for when the disk is full.

@@ -1,7 +1,6 @@
 //! What a member must not forget, on disk.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::MutexGuard;
 use raft::eraftpb::Message;
@@ -30,19 +29,16 @@ impl Durable for OnDisk<'_> {
     }
 }
 
+/// Two things that a member has do not fit together.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Contradiction(String);
+
 /// The log, which is locked.
 pub(super) struct OnLog<'e> {
     pub(super) log: MutexGuard<'e, Log>,
     /// The number of the last entry that was applied.
     pub(super) applied: u64,
-    /// Is 0 once this is dropped.
-    pub(super) writing: &'e AtomicU64,
-}
-
-impl Drop for OnLog<'_> {
-    fn drop(&mut self) {
-        self.writing.store(0, Ordering::Relaxed);
-    }
 }
 
 impl OnLog<'_> {
@@ -59,7 +55,7 @@ impl OnLog<'_> {
 
     fn refuse(&mut self, what: String) -> AppendError {
         self.log.fail();
-        AppendError::Failed(io::Error::other(what))
+        AppendError::Failed(io::Error::other(Contradiction(what)))
     }
 }
 

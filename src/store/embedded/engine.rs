@@ -13,10 +13,13 @@ use std::time::Instant;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::agreed::Agreed;
+use super::at::is_at;
 use super::block::Block;
 use super::disk::Disk;
+use super::durable::Contradiction;
 use super::entry::{self, Entry};
 use super::exchange::Exchange;
+use super::exits::what_to_do;
 use super::group::Member;
 use super::kept::Last;
 use super::log::{AppendError, Log};
@@ -27,10 +30,10 @@ use super::progress::{Committed, ProposeError};
 use super::reader::Reader;
 use super::seal::LogSeal;
 use super::state::{FlushLimits, Published};
-use super::unflushed::Flush;
+use super::unflushed::{Flush, UnderWay};
 use super::unwritten;
 use crate::job::{Job, JobId, ScheduleId};
-use crate::store::{Record, RecordKey, StoreError, StoredSchedule, Versioned, WriteError};
+use crate::store::{Member as _, Record, RecordKey, StoreError, StoredSchedule, Versioned, WriteError};
 
 /// The disk, the log, and the state that readers see.
 pub(super) struct Engine {
@@ -47,8 +50,6 @@ pub(super) struct Engine {
     pub(super) agreed: Agreed,
     /// Whether the store is about to begin with the state of another member, and takes part in nothing until then.
     pub(super) gives_way: AtomicBool,
-    /// One more than the ticks that there were when what is being written to the log was begun; 0 while nothing is.
-    pub(super) writing: AtomicU64,
     /// How many ticks there were.
     pub(super) ticks: AtomicU64,
     /// The number of the last entry with what the others have acknowledged that this one wrote.
@@ -57,6 +58,8 @@ pub(super) struct Engine {
     first: Arc<AtomicU64>,
     /// Whether there was no room for the last entry.
     pub(super) is_out_of_room: AtomicBool,
+    /// The flush that others wait for, if there is one. Nothing is done under its lock.
+    pub(super) awaited_flush: Mutex<Option<UnderWay>>,
     turn: Mutex<()>,
     limits: FlushLimits,
     /// What a crash has cut short at the end of the log, and opening has cut off.
@@ -98,11 +101,11 @@ impl Engine {
             exchange,
             agreed,
             gives_way,
-            writing: AtomicU64::new(0),
             ticks,
             noted,
             first,
             is_out_of_room,
+            awaited_flush: Mutex::default(),
             turn,
             limits,
             dropped,
@@ -225,6 +228,7 @@ impl Engine {
     /// An error when it could not be written. Then the caller must stop: the log would grow without end.
     pub(super) fn write_flush(&self, flush: &Flush) -> Result<(), StoreError> {
         let begun = Instant::now();
+        is_at(flush.entry, flush.last.primary_term);
         let blocks = self.disk.flush(flush)?;
         metrics::histogram!("leasehold_store_flush_duration_seconds").record(begun.elapsed());
         let snapshot = self.disk.snapshot();
@@ -267,8 +271,23 @@ impl Engine {
                 CommitError::Failed(self.disk.stopped(error))
             }
             ProposeError::Append(AppendError::Full(error)) => CommitError::Refused(self.disk.give_room(&error)),
-            ProposeError::Append(AppendError::Failed(error)) => CommitError::Failed(self.disk.stopped(error)),
+            ProposeError::Append(AppendError::Failed(error)) => CommitError::Failed(self.stopped(error)),
         }
+    }
+
+    /// Returns the failure of the log after which nothing more is written.
+    pub(super) fn stopped(&self, error: io::Error) -> StoreError {
+        match error.get_ref().is_some_and(|cause| cause.is::<Contradiction>()) {
+            true => self.contradicts(&error.to_string()),
+            false => self.disk.stopped(error),
+        }
+    }
+
+    /// Returns the failure after which nothing more is written, since this member is not as the others are.
+    pub(super) fn contradicts(&self, why: &str) -> StoreError {
+        let own = self.exchange.as_ref().map(|exchange| exchange.number());
+        let of = own.map_or_else(String::new, |own| format!("member {own}: "));
+        StoreError::Stopped(format!("{of}{why}: {}", what_to_do(own, self.disk.directory.path())))
     }
 
     /// Returns whether there is a job. It may read the disk.
@@ -344,20 +363,22 @@ impl CommitError {
     }
 }
 
-/// Takes over an entry of the log that is read again.
+/// Takes over an entry of the log that is read again. Returns whether it is a batch: what a member writes by itself is
+/// none, and changes no document.
 ///
 /// # Errors
 /// Why it cannot be the next one.
-pub(super) fn replay(disk: &Disk, published: &mut Published, number: u64, bytes: &[u8]) -> Result<(), String> {
+pub(super) fn replay(disk: &Disk, published: &mut Published, number: u64, bytes: &[u8]) -> Result<bool, String> {
     let mut entry = Entry::decode(bytes)?;
+    is_at(number, entry.term);
     if let Some(members) = entry.members.take() {
         published.members = Some(Arc::new(members));
     }
-    let known = Known { published, disk, ahead: None };
+    let (is_batch, known) = (entry.last.is_some(), Known { published, disk, ahead: None });
     let effects = entry.effects(&known, published.last.seq_no)?;
     let left = known.left(&effects).map_err(|error| error.to_string())?;
     published.take_over(number, bytes.len(), &effects, left);
-    Ok(())
+    Ok(is_batch)
 }
 
 /// What a batch is decided on.

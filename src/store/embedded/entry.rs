@@ -193,7 +193,7 @@ pub(super) struct Entry {
     /// The term of the group in which it was proposed.
     pub(super) term: u64,
     /// The number of the batch's last write, where there is a batch.
-    last: Option<u64>,
+    pub(super) last: Option<u64>,
     items: Vec<Item>,
     /// The members of the group from then on, where the entry says so.
     pub(super) members: Option<Membership>,

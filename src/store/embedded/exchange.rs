@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -13,6 +14,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::asked::{Asked, Caller};
 use super::error::closed;
+use super::given_up::GivenUp;
 use super::mailbox::Mailbox;
 use super::message;
 use super::offer::Offers;
@@ -21,13 +23,14 @@ use super::others::{Others, Way};
 use super::progress::{Position, Successor};
 use super::words::{self, Ask, Word};
 use crate::clock::Timestamp;
-use crate::store::waiting::Waiting;
 use crate::store::{
     ChangeError, Heard, Hindrance, LeadershipMark, Member, MemberChange, MemberMessage, Membership, Role, Standing,
     StoreError,
 };
 
 mod work;
+
+use work::{Inbox, Outbox};
 
 pub(super) use work::{Change, Offering, Work};
 
@@ -58,30 +61,9 @@ pub(super) struct Exchange {
     to_send: Notify,
     standing: watch::Sender<Standing>,
     pub(super) asked: Mutex<Asked>,
-}
-
-#[derive(Default)]
-struct Inbox {
-    messages: Waiting<MemberMessage>,
-    is_asked: bool,
-    changes: Vec<Change>,
-    /// Those that wait until another one has been made. They are tried again with the next tick.
-    put_off: Vec<Change>,
-    hand_over: Option<Successor>,
-    is_closed: bool,
-}
-
-impl Inbox {
-    fn is_empty(&self) -> bool {
-        self.messages.is_empty() && !self.is_asked && self.changes.is_empty() && self.hand_over.is_none()
-    }
-}
-
-#[derive(Default)]
-struct Outbox {
-    /// The messages to each member, so that one that takes none costs the others nothing.
-    messages: BTreeMap<u64, Waiting<MemberMessage>>,
-    is_closed: bool,
+    /// Whether this member takes no entries, since those that it has are not written or applied.
+    pub(super) is_behind: AtomicBool,
+    given_up: GivenUp,
 }
 
 impl Exchange {
@@ -105,6 +87,8 @@ impl Exchange {
             to_send: Notify::new(),
             standing: watch::Sender::new(Standing::default()),
             asked: Mutex::default(),
+            is_behind: AtomicBool::default(),
+            given_up: GivenUp::default(),
         }
     }
 
@@ -126,6 +110,9 @@ impl Exchange {
     pub(super) fn send(&self, messages: Vec<Message>) {
         let mut ready = Vec::with_capacity(messages.len());
         for message in &messages {
+            if self.given_up.keeps_back(message.msg_type) {
+                continue;
+            }
             if message.msg_type == MessageType::MsgSnapshot {
                 // The member asks for the rest.
                 if let Some(word) = self.offers.word(message.to, message.term) {
@@ -179,7 +166,7 @@ impl Exchange {
 
     /// Says who this member is.
     pub(super) fn greet_one(&self, to: u64, last: u64) {
-        let receives = self.standing.borrow().receives.is_some();
+        let receives = self.is_behind.load(Ordering::Relaxed) || self.standing.borrow().receives.is_some();
         if let Some(hello) = self.others(|others| others.hello(to, last, receives)) {
             self.say(to, &Word::Hello(hello));
         }
@@ -263,9 +250,10 @@ impl Exchange {
         let role = if is_disowned { Role::Disowned } else { role };
         let mut asked = self.asked.lock();
         // A thread that is about to end may still say so.
-        let leads = leads && !self.inbox.lock().is_closed;
+        let leads = leads && !self.gives_up_lead() && !self.inbox.lock().is_closed;
         let before = *self.standing.borrow();
-        if (before.term, before.leader, before.leads) != (term, leader, leads) {
+        let is_deposed = self.given_up.take_deposed();
+        if is_deposed || (before.term, before.leader, before.leads) != (term, leader, leads) {
             tracing::info!(term, leader, leads, "the standing of this member changes");
             asked.lead_in(leads.then_some(term), &not_leading(leader));
             drop(asked);
@@ -276,6 +264,24 @@ impl Exchange {
             let standing = Standing { role, identity, term, leader, leads, applied, committed, time, receives };
             mem::replace(now, standing) != standing
         });
+    }
+
+    /// Has the member give the lead up, and not take it, while its store `hangs`, where another one may lead. It asks
+    /// none of its threads: the others elect a leader as they hear of none, and what it proposes is not agreed on.
+    pub(super) fn give_up_lead(&self, hangs: bool) {
+        let (own, others) = (self.group.member, self.members.borrow().that_vote(true).count() > 1);
+        // What hangs may be answered as the lead is given up, which is not done until then.
+        let is_leader = self.standing.borrow().leader == Some(own);
+        let gives_up = others && (hangs || is_leader && self.gives_up_lead());
+        self.given_up.set(gives_up);
+        if gives_up && self.standing.send_if_modified(|now| mem::take(&mut now.leads)) {
+            self.given_up.has_deposed();
+        }
+    }
+
+    /// Returns whether the member is not to lead, since its store hangs.
+    pub(super) fn gives_up_lead(&self) -> bool {
+        self.given_up.is_given_up()
     }
 
     /// Refuses those who ask whether this member leads.
@@ -375,6 +381,7 @@ impl Exchange {
         stand_by(Some(not_leading(None)));
         *self.stand_by.lock() = Box::new(stand_by);
         *self.inbox.lock() = Inbox::default();
+        self.given_up.set(false);
         self.asks.open();
         self.offered.open();
     }

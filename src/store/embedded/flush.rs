@@ -5,28 +5,28 @@
 //! it. Only then the segments of the log that only have earlier entries are removed.
 
 use std::io;
-use std::mem;
 use std::sync::Arc;
 
 use super::background::Background;
 use super::engine::Engine;
-use super::unflushed::Flush;
+use super::exits::Exits;
+use super::unflushed::{Flush, UnderWay};
 use crate::store::StoreError;
 
 /// The thread that writes flushes, until it is dropped.
 pub(super) struct Flusher {
     thread: Background<Flush, Result<(), StoreError>>,
-    is_busy: bool,
+    under_way: Option<UnderWay>,
     /// Why one has failed. No other one may begin: it would not have what that one had.
     failed: Option<StoreError>,
 }
 
 impl Flusher {
     /// Starts the thread, which writes one flush after the other.
-    pub(super) fn start(engine: &Arc<Engine>) -> io::Result<Self> {
+    pub(super) fn start(engine: &Arc<Engine>, exits: &Arc<Exits>) -> io::Result<Self> {
         let engine = Arc::clone(engine);
-        let thread = Background::start("store-flush", move |flush| engine.write_flush(&flush))?;
-        Ok(Self { thread, is_busy: false, failed: None })
+        let thread = Background::start("store-flush", exits.guard(), move |flush| engine.write_flush(&flush))?;
+        Ok(Self { thread, under_way: None, failed: None })
     }
 
     /// Begins a flush when one is due. It waits for the one before: jobs could end faster than they are written.
@@ -37,7 +37,23 @@ impl Flusher {
         if !engine.is_flush_due() {
             return Ok(());
         }
-        self.end()?;
+        self.end(engine)?;
+        self.begin(engine)
+    }
+
+    /// Begins a flush when one is due and none is under way.
+    ///
+    /// # Errors
+    /// Why the one before failed.
+    pub(super) fn begin_if_free(&mut self, engine: &Engine) -> Result<(), StoreError> {
+        if !engine.is_flush_due() {
+            return Ok(());
+        }
+        if self.under_way.is_some() {
+            let Some(ended) = self.thread.try_end() else { return Ok(()) };
+            self.under_way = None;
+            self.has_ended(ended)?;
+        }
         self.begin(engine)
     }
 
@@ -46,23 +62,35 @@ impl Flusher {
     /// # Errors
     /// Why a flush failed.
     pub(super) fn finish(&mut self, engine: &Engine) -> Result<(), StoreError> {
-        self.end()?;
+        self.end(engine)?;
         if engine.has_room_to_flush() {
             self.begin(engine)?;
         }
-        self.end()
+        self.end(engine)
     }
 
     fn begin(&mut self, engine: &Engine) -> Result<(), StoreError> {
-        self.is_busy = true;
-        self.thread.begin(engine.begin_flush())
+        let flush = engine.begin_flush();
+        self.under_way = Some(flush.under_way());
+        self.thread.begin(flush)
     }
 
     /// Waits until no flush is under way.
-    fn end(&mut self) -> Result<(), StoreError> {
-        if mem::take(&mut self.is_busy) {
-            self.failed = self.thread.end().and_then(|flushed| flushed).err();
+    fn end(&mut self, engine: &Engine) -> Result<(), StoreError> {
+        if let Some(under_way) = self.under_way.take() {
+            *engine.awaited_flush.lock() = Some(under_way);
+            let ended = self.thread.end();
+            *engine.awaited_flush.lock() = None;
+            return self.has_ended(ended);
         }
         self.failed.clone().map_or(Ok(()), Err)
     }
+
+    fn has_ended(&mut self, ended: Result<Result<(), StoreError>, StoreError>) -> Result<(), StoreError> {
+        self.failed = ended.and_then(|flushed| flushed).err();
+        self.failed.clone().map_or(Ok(()), Err)
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -218,8 +218,8 @@ impl Member {
     /// term 0 where it is not in memory any more; `None` where this one does not lead, or the member has not.
     pub(super) fn acknowledged(&self, member: u64, most: u64) -> Option<Last> {
         let matched = self.node.raft.prs().get(member).filter(|_| self.leads())?.matched.min(most);
-        let term = self.node.store().term_in_memory(matched).unwrap_or(0);
-        (matched > 0).then_some(Last { number: matched, term })
+        let term = || self.node.store().term_in_memory(matched).unwrap_or(0);
+        (matched > 0).then(|| Last { number: matched, term: term() })
     }
 
     /// Returns the number of the last entry of the log.
@@ -243,12 +243,16 @@ impl Member {
         self.node.report_snapshot(member, if is_received { SnapshotStatus::Finish } else { SnapshotStatus::Failure });
     }
 
+    /// Returns whether a member can acknowledge entries of this one, which leads: it need not receive a whole state.
+    pub(super) fn can_follow(&self, member: u64) -> bool {
+        let (first, progress) = (self.node.raft.raft_log.first_index(), self.node.raft.prs().get(member));
+        progress.is_some_and(|of| of.state != ProgressState::Snapshot && of.matched + 1 >= first)
+    }
+
     /// Returns whether a member has about everything that this one has, which leads.
     pub(super) fn is_caught_up(&self, member: u64) -> bool {
-        let (raft, progress) = (&self.node.raft, self.node.raft.prs().get(member));
-        progress.is_some_and(|progress| {
-            progress.state == ProgressState::Replicate && progress.matched + NEARLY >= raft.raft_log.committed
-        })
+        let (committed, progress) = (self.node.raft.raft_log.committed, self.node.raft.prs().get(member));
+        progress.is_some_and(|of| of.state == ProgressState::Replicate && of.matched + NEARLY >= committed)
     }
 
     /// Takes over the members that an entry says.
@@ -355,20 +359,6 @@ impl Member {
             tracing::info!(to, "this member hands over the lead");
             self.node.transfer_leader(to);
         }
-    }
-
-    /// Gives up the lead, if this member has that and another voter has answered of late, to one that has all of the
-    /// log where there is one. Unlike a member that hands it over, this one writes nothing for that: its disk may hang.
-    /// Returns whether it did. What comes of it [`advance`](Self::advance) does.
-    pub(super) fn give_up_lead(&mut self) -> bool {
-        let is_active = |other| self.node.raft.prs().get(other).is_some_and(|progress| progress.recent_active);
-        if self.node.raft.state != StateRole::Leader || !self.furthest().is_some_and(is_active) {
-            return false;
-        }
-        self.hand_over(Successor::Furthest);
-        let raft = &mut self.node.raft;
-        raft.become_follower(raft.term, raft::INVALID_ID);
-        true
     }
 
     /// Returns the other voter that has the most of the log, of those that have answered of late if any has.

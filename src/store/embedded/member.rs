@@ -14,17 +14,19 @@ use parking_lot::Mutex;
 
 use super::engine::Engine;
 use super::exchange::Exchange;
+use super::exits::Exits;
 use super::flush::Flusher;
 use super::incoming;
 use super::mailbox::Next;
 use super::options::EmbeddedOptions;
-use super::writer::{FailOnExit, LeaveOnExit, Queue, stop_after};
+use super::writer::{LeaveOnExit, Queue, stop_after};
 use crate::store::StoreError;
 
 /// The threads of a member, which end when this is dropped.
 pub(super) struct Threads {
     engine: Arc<Engine>,
     queue: Arc<Queue>,
+    exits: Arc<Exits>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -38,10 +40,12 @@ impl Threads {
         exchange: &Arc<Exchange>,
         queue: &Arc<Queue>,
         flusher: &Arc<Mutex<Flusher>>,
+        exits: &Arc<Exits>,
         options: &EmbeddedOptions,
     ) -> io::Result<Self> {
         let shared = || (Arc::clone(engine), Arc::clone(exchange));
-        let mut started = Self { engine: Arc::clone(engine), queue: Arc::clone(queue), threads: Vec::new() };
+        let (engine_of, queue, exits) = (Arc::clone(engine), Arc::clone(queue), Arc::clone(exits));
+        let mut started = Self { engine: engine_of, queue, exits, threads: Vec::new() };
         let (of, by) = shared();
         started.spawn("store-member", move || take_part(&of, &by))?;
         let (of, _) = shared();
@@ -61,11 +65,12 @@ impl Threads {
     }
 
     fn spawn(&mut self, name: &str, work: impl FnOnce() -> Result<(), StoreError> + Send + 'static) -> io::Result<()> {
-        let (queue, engine) = (Arc::clone(&self.queue), Arc::clone(&self.engine));
+        let (queue, engine, exits) = (Arc::clone(&self.queue), Arc::clone(&self.engine), Arc::clone(&self.exits));
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let (guard, _leaving) = (FailOnExit(queue), LeaveOnExit(engine));
+            // It ends by itself where the store begins with a state that was received.
+            let (_guard, _leaving) = (exits.guard_of_panics(), LeaveOnExit(engine));
             if let Err(failure) = work() {
-                stop_after(&failure, &guard.0);
+                stop_after(&failure, &queue);
             }
         })?;
         self.threads.push(thread);
@@ -117,10 +122,16 @@ fn apply(engine: &Engine, exchange: &Exchange, flusher: &Mutex<Flusher>) -> Resu
     while let Some(committed) = engine.committed() {
         let begun = Instant::now();
         for entry in &committed {
-            engine.apply(entry)?;
+            let is_batch = engine.apply(entry)?;
             exchange.asked.lock().has_shown(entry.number);
-            // After each, so that all members put the same finished jobs in blocks.
-            flusher.lock().begin_if_due(engine)?;
+            if is_batch {
+                // After each, so that all members put the same finished jobs in blocks.
+                flusher.lock().begin_if_due(engine)?;
+            } else if let Some(mut flusher) = flusher.try_lock() {
+                // Not later than the next batch. A flush that is under way may wait for the writer's turn, and the
+                // writer of a leader for the next entry that this thread shows.
+                flusher.begin_if_free(engine)?;
+            }
         }
         engine.has_applied();
         metrics::histogram!("leasehold_member_apply_seconds").record(begun.elapsed());

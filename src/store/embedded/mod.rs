@@ -18,12 +18,14 @@
 //! - `offer`: the state that a member offers to one that lags too far behind. `incoming`: such a state, received.
 //!   `renew`: how the store begins with it. `mailbox`: what a thread waits for.
 //! - `flush`: how the database comes after the log.
-//! - `watch`: what must not run out. `periodic`: a thread that does something time and again.
+//! - `watch`: what must not run out. `watchdog`: whether a thread hangs, by `unanswered`, the writes that wait.
+//!   `given_up`: what becomes of the lead then. `exits`: the end of a thread by a panic, with `at`, what it was about.
+//!   `periodic`: a thread that does something time and again.
 //! - `disk` and `directory`: where everything is kept, and `error`, what can be wrong with it.
 //! - `options`: what a store is opened with. `running`: the threads of one. `opening`: how it is opened, and `closing`,
-//!   how it is closed; with `recover`, how the database is read. `seal`: what must be there then,
-//!   which `checkpoint` writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files,
-//!   read only. `verify`: all of it checked.
+//!   how it is closed; with `recover`, how the database is read. `seal`: what must be there then, which `checkpoint`
+//!   writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files, read only.
+//!   `verify`: all of it checked.
 //! - `stored`: a job on disk. `records`: a record on disk. `schedules`: a schedule on disk, and its keys. `audit`: the
 //!   audit's files, and how they are read. `output`: the output of attempts, in a database of its own.
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
@@ -46,6 +48,7 @@ mod agreed;
 mod arbitrary;
 mod asked;
 mod asking;
+mod at;
 mod audit;
 mod available;
 mod background;
@@ -64,8 +67,10 @@ mod engine;
 mod entry;
 mod error;
 mod exchange;
+mod exits;
 mod finished;
 mod flush;
+mod given_up;
 #[cfg(test)]
 mod golden;
 mod group;
@@ -111,11 +116,15 @@ mod stats;
 mod steps;
 mod stored;
 mod taking_part;
+#[cfg(test)]
+mod three;
+mod unanswered;
 mod unflushed;
 mod unwritten;
 mod verify;
 mod versions;
 mod watch;
+mod watchdog;
 mod weight;
 mod words;
 mod writer;
@@ -136,9 +145,9 @@ use crate::job::{BodyRef, JobId, Json, OrderingKey, RecordName, ScheduleId};
 use crate::query::stats::{Stats, StatsRequest};
 use crate::query::{Filter, Group, GroupField, ScheduleFilter, Search};
 use crate::store::{
-    AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, LeadershipMark, ListSchedules, Member, OutputStore, Record,
-    RecordKey, RecordKind, RecordWrite, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned,
-    Write, WriteResult,
+    AuditEntry, AuditPage, AuditSearch, DueSchedules, Hang, Head, LeadershipMark, ListSchedules, Member, OutputStore,
+    Record, RecordKey, RecordKind, RecordWrite, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule,
+    Versioned, Write, WriteResult,
 };
 use audit::{Audit, AuditFiles};
 use budget::Budget;
@@ -153,6 +162,7 @@ use mailbox::Mailbox;
 use narrow::{Narrowed, NarrowedSchedules};
 pub use opening::{accept_copy, member_of};
 pub use options::{EmbeddedOptions, GroupOptions};
+use options::{INDEXED_SCANS, LOOKUPS, SCANS};
 use output::Outputs;
 use running::{Running, standing_by};
 pub use verify::{StateHash, Verified, verify};
@@ -161,18 +171,6 @@ use writer::{Queue, answers};
 /// The longest body, in bytes, that is stored with its job. A job is written about four times in its life, each time
 /// with its inline bodies, while a body of its own costs a second key and a second look-up to read.
 const INLINE_LIMIT: usize = 512;
-
-/// The most searches and counts that read stored jobs at once. The others wait, so that a core is left for writes.
-const SCANS: u32 = 2;
-
-/// The same for those that the index of finished jobs answers: they take milliseconds, and do not wait for the others.
-const INDEXED_SCANS: u32 = 2;
-
-/// How long a caller should wait before it repeats a query that did not get its turn.
-const QUERY_AGAIN_AFTER: Duration = Duration::from_secs(1);
-
-/// The most look-ups on disk and additions to the audit under way at once. The others wait.
-const LOOKUPS: u32 = 64;
 
 /// A store of jobs in a data directory of this machine.
 pub struct EmbeddedStore {
@@ -420,8 +418,13 @@ impl Store for EmbeddedStore {
         self.in_memory(|engine| engine.dropped.clone()).ok().flatten()
     }
 
+    fn hang(&self) -> Option<Hang> {
+        self.queue().unanswered().hang()
+    }
+
     fn out_of_order(&self) -> Option<String> {
-        self.queue().new_jobs_refused().map(|reason| reason.to_string())
+        let refused = self.queue().new_jobs_refused().map(|reason| reason.to_string());
+        refused.or_else(|| self.queue().unanswered().want())
     }
 
     fn inline_limit(&self) -> usize {
@@ -440,14 +443,7 @@ impl Store for EmbeddedStore {
     }
 
     async fn ready(&self) -> Result<(), StoreError> {
-        if let Some(reason) = self.queue().closed() {
-            return Err(reason);
-        }
-        let checked = self.on_disk(&self.inner.lookups, |engine| engine.disk.check()).await;
-        checked.map_err(|error| {
-            tracing::warn!(%error, "the database takes no writes");
-            StoreError::Unavailable("its database takes no writes; the log says why".to_owned())
-        })
+        self.check().await
     }
 
     async fn close(&self) {

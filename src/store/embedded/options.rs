@@ -5,6 +5,15 @@ use std::time::Duration;
 use super::state::FlushLimits;
 use crate::store::QUERY_TIME;
 
+/// The most searches and counts that read stored jobs at once. The others wait, so that a core is left for writes.
+pub(super) const SCANS: u32 = 2;
+
+/// The same for those that the index of finished jobs answers: they take milliseconds, and do not wait for the others.
+pub(super) const INDEXED_SCANS: u32 = 2;
+
+/// The most look-ups on disk and additions to the audit under way at once. The others wait.
+pub(super) const LOOKUPS: u32 = 64;
+
 /// The options that a store is opened with.
 #[derive(Clone, Debug)]
 pub struct EmbeddedOptions {
@@ -28,6 +37,11 @@ pub struct EmbeddedOptions {
     /// The longest time that a search, a count or statistics may wait for its turn, and the longest that it may then
     /// take.
     pub query_time: Duration,
+    /// A write that has not come any further for so long hangs: then a leader gives the lead up.
+    pub hangs_after: Duration,
+    /// Whether a panic of a thread of the store ends the process, with exit status 1. Otherwise the store stops, and
+    /// says so.
+    pub panics_end_process: bool,
     /// The group that the store is a member of; `None` for a store of its own.
     pub group: Option<GroupOptions>,
 }
@@ -68,6 +82,8 @@ impl Default for EmbeddedOptions {
             reserve_bytes: 16 << 20,
             memory_limit: None,
             query_time: QUERY_TIME,
+            hangs_after: Duration::from_secs(10),
+            panics_end_process: false,
             group: None,
         }
     }

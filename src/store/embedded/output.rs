@@ -25,6 +25,7 @@ use super::directory::{create_folders, remove_folder};
 use super::disk::failed;
 use super::engine::Engine;
 use super::error::{closed, is_for_want_of_room};
+use super::exits::FailOnExit;
 use super::periodic::Periodic;
 use crate::job::{Fence, JobId};
 use crate::store::StoreError;
@@ -151,9 +152,9 @@ impl Outputs {
 
 /// Starts the thread that removes the output of jobs that are gone: a member that does not lead is not told of their
 /// removal, and a process may end between the two.
-pub(super) fn start_sweep(engine: Weak<Engine>, outputs: Arc<Outputs>) -> std::io::Result<Periodic> {
+pub(super) fn start_sweep(engine: Weak<Engine>, outputs: Arc<Outputs>, guard: FailOnExit) -> std::io::Result<Periodic> {
     let mut after = None;
-    Periodic::start("output-sweep", SWEEP_EVERY, move || {
+    Periodic::start("store-sweep", SWEEP_EVERY, guard, move || {
         let Some(engine) = engine.upgrade() else { return false };
         match outputs.sweep(&engine, after.as_ref()) {
             Ok(next) => after = next,

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::exits::FailOnExit;
+
 /// The thread. Dropping it waits until it has ended.
 pub(super) struct Periodic {
     ended: Arc<(Mutex<bool>, Condvar)>,
@@ -17,12 +19,14 @@ impl Periodic {
     pub(super) fn start(
         name: &str,
         period: Duration,
+        guard: FailOnExit,
         mut work: impl FnMut() -> bool + Send + 'static,
     ) -> std::io::Result<Self> {
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let thread = thread::Builder::new().name(name.to_owned()).spawn({
             let ended = Arc::clone(&ended);
             move || {
+                let _guard = guard;
                 while wait(&ended, period) && work() {}
             }
         })?;

@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::error::OpenError;
 use super::mailbox::{Mailbox, Next};
 use super::options::{EmbeddedOptions, GroupOptions};
-use super::running::{Running, standing_by};
+use super::running::{Running, exits_by, standing_by};
 use super::writer::Queue;
 use crate::store::StoreError;
 
@@ -34,8 +34,16 @@ impl Inner {
     /// An error when it cannot be started.
     pub(super) fn start_renewing(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let (inner, received) = (Arc::downgrade(self), Arc::clone(&self.received));
+        let fail = {
+            let inner = Weak::clone(&inner);
+            // The queue as it is then: each state that the store begins with has its own.
+            move |why: &StoreError| inner.upgrade().iter().for_each(|inner| inner.queue.read().fail(why))
+        };
+        let exits = exits_by(fail, &self.path, &self.options);
         let thread = thread::Builder::new().name("store-renew".to_owned());
         thread.spawn(move || {
+            // It ends first as the store is closed, which still writes what waits.
+            let _guard = exits.guard_of_panics();
             let mut last = None;
             while wait(&inner, &received, last) && renew(&inner) {
                 last = Some(Instant::now());

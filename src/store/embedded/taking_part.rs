@@ -10,6 +10,8 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 use raft::eraftpb::{Message, MessageType};
 
+use super::agreed::Following;
+use super::at::is_at;
 use super::changing;
 use super::engine::{Engine, replay};
 use super::exchange::{Exchange, Offering, Work, not_leading};
@@ -97,7 +99,7 @@ impl Engine {
         let (own, last) = (exchange.number(), member.last());
         let part = exchange.others(|others| (others.take_part(own, last), others.may_stand(own, member.members())));
         let (takes_part, may_stand) = part.unwrap_or_default();
-        member.let_take_part(takes_part, may_stand);
+        member.let_take_part(takes_part, may_stand && !exchange.gives_up_lead());
         Some(member)
     }
 
@@ -112,17 +114,29 @@ impl Engine {
     }
 
     fn hear(&self, member: &mut Member, exchange: &Exchange, messages: impl Iterator<Item = MemberMessage>) {
-        let is_full = self.agreed.bytes() > MOST_UNAPPLIED || self.unwritten.bytes() > MOST_UNWRITTEN;
+        let is_full = self.is_full();
         for message in messages {
             let from = message.from;
             match self.heard(member, exchange, message) {
                 // The leader sends it again.
                 Ok(Some(message)) if is_full && message.msg_type == MessageType::MsgAppend => {}
-                Ok(Some(message)) => member.step(message),
+                Ok(Some(message)) => {
+                    // What it is about: its first entry, or how far the members have agreed.
+                    let number = if message.entries.is_empty() { message.commit } else { message.index + 1 };
+                    if number > 0 {
+                        is_at(number, message.term);
+                    }
+                    member.step(message);
+                }
                 Ok(None) => {}
                 Err(why) => tracing::warn!(from, why, "a message of another member makes no sense"),
             }
         }
+    }
+
+    /// Returns whether so much waits to be applied or written that no further entries are taken.
+    fn is_full(&self) -> bool {
+        self.agreed.bytes() > MOST_UNAPPLIED || self.unwritten.bytes() > MOST_UNWRITTEN
     }
 
     /// Takes a message of another member. Returns the library's, if it is one.
@@ -201,12 +215,10 @@ impl Engine {
     /// Does what is to be done from time to time.
     fn tick(&self, member: &mut Member, exchange: &Exchange) -> Result<(), StoreError> {
         let ticks = self.ticks.fetch_add(1, Ordering::Relaxed);
-        if self.hangs(ticks) && member.give_up_lead() {
-            tracing::warn!("the disk has not written the log for long: this member has given up the lead");
-        }
         if !ticks.is_multiple_of(HELLO_TICKS) {
             return Ok(());
         }
+        exchange.is_behind.store(self.is_full() || self.unwritten.stands_still(), Ordering::Relaxed);
         exchange.greet(member.last());
         let applied = self.published.read().entry;
         let since_flush = applied.saturating_sub(exchange.offers.last_flushed());
@@ -343,13 +355,29 @@ impl Engine {
                 exchange.others(|others| others.note(said));
             }
         }
-        self.agreed.hand_on(progress.committed, member.position());
+        self.agreed.hand_on(progress.committed, member.position(), self.following(member));
         let Some(exchange) = &self.exchange else { return };
         if let Some((round, number)) = progress.confirmed {
             exchange.asked.lock().confirm(round, number);
             exchange.asked.lock().has_shown(self.applied().0);
         }
         self.stand(member);
+    }
+
+    /// Returns how the voters follow the member, where it leads.
+    pub(super) fn following(&self, member: &Member) -> Following {
+        let (Some(exchange), true) = (&self.exchange, member.position().is_leader) else { return Following::default() };
+        let (own, mut following, mut voters, mut count) = (exchange.number(), Following::default(), 0, 0);
+        for voter in member.members().that_vote(true) {
+            voters += 1;
+            // The library takes one that has gone silent to be as it was.
+            let takes = exchange
+                .others(|others| others.lately(voter).map_or_else(|| others.is_of_old(voter), |hello| !hello.receives));
+            count += usize::from((voter == own || takes.unwrap_or_default()) && member.can_follow(voter));
+            following.acknowledged += member.acknowledged(voter, u64::MAX).map_or(0, |last| last.number);
+        }
+        following.are_most = 2 * count > voters;
+        following
     }
 
     /// Returns whether the member leads and has applied all that was committed before its term.
@@ -381,16 +409,17 @@ impl Engine {
         self.agreed.committed()
     }
 
-    /// Applies an entry that another leader has proposed, after the writer has shown what comes before it.
+    /// Applies an entry that the writer has not decided, after it has shown what comes before that. Returns whether it
+    /// is a batch, of another leader.
     ///
     /// # Errors
     /// [`StoreError`] when it cannot be applied. Then the store must stop: it is not as the others are.
-    pub(super) fn apply(&self, committed: &Committed) -> Result<(), StoreError> {
+    pub(super) fn apply(&self, committed: &Committed) -> Result<bool, StoreError> {
         if !self.agreed.wait_until(|| self.applied().0 + 1 >= committed.number) {
-            return Ok(());
+            return Ok(false);
         }
         let applied = replay(&self.disk, &mut self.published.write(), committed.number, &committed.frame);
-        applied.map_err(|why| StoreError::Stopped(format!("entry {} cannot be applied: {why}", committed.number)))
+        applied.map_err(|why| self.contradicts(&format!("entry {} cannot be applied: {why}", committed.number)))
     }
 
     /// Takes note of that entries were applied.

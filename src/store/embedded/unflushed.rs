@@ -69,7 +69,8 @@ impl Unflushed {
         self.bytes += bytes as u64;
         self.since.get_or_insert_with(Instant::now);
         let Effects { heads, bodies, records, schedules, .. } = effects;
-        self.changes += (heads.len() + bodies.len() + records.len() + schedules.len()) as u64;
+        // An entry that changes nothing counts as well: each is read again until it is flushed.
+        self.changes += (heads.len() + bodies.len() + records.len() + schedules.len()).max(1) as u64;
         for (id, Change { before, after }) in heads {
             let changed = self.jobs.entry(id.clone()).or_insert_with(|| {
                 let was = Lies::of(before.as_ref());
@@ -94,6 +95,26 @@ impl Unflushed {
     pub(super) fn stale(&self) -> Arc<HashSet<JobId>> {
         let stale = self.jobs.iter().filter(|(_, changed)| matches!(changed.was, Lies::Finished(_)));
         Arc::new(stale.map(|(id, _)| id.clone()).collect())
+    }
+}
+
+/// About how many bytes of the database a document has.
+const DOCUMENT_BYTES: u64 = 512;
+
+/// A flush that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct UnderWay {
+    /// The last entry of the log that it contains.
+    pub(super) entry: u64,
+    /// About how many bytes it writes.
+    pub(super) bytes: u64,
+}
+
+impl Flush {
+    /// Returns what is known of it while it is under way.
+    pub(super) fn under_way(&self) -> UnderWay {
+        let Unflushed { bytes, changes, .. } = &*self.changes;
+        UnderWay { entry: self.entry, bytes: bytes + changes * DOCUMENT_BYTES }
     }
 }
 

@@ -1,7 +1,11 @@
 //! The entries of a member that wait to be written to its log, in their order.
 
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use parking_lot::{Condvar, Mutex};
 
+use super::agreed::GLANCE;
 use super::progress::Unwritten;
 
 /// The entries that wait for the thread that writes them.
@@ -9,6 +13,17 @@ use super::progress::Unwritten;
 pub(super) struct Queue {
     state: Mutex<State>,
     arrived: Condvar,
+    /// How many entries were written.
+    written: AtomicU64,
+}
+
+/// What is to be written, and how far that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ToWrite {
+    /// How many entries were written so far.
+    pub(super) written: u64,
+    /// The bytes of those that are not written yet.
+    pub(super) bytes: usize,
 }
 
 #[derive(Default)]
@@ -16,6 +31,8 @@ struct State {
     waiting: Option<Unwritten>,
     /// The bytes of those that wait, and of those that were taken and are not written yet.
     bytes: usize,
+    /// How many entries were written when it was asked last whether that stands still; `None` where none waited.
+    seen: Option<u64>,
     is_closed: bool,
 }
 
@@ -41,6 +58,11 @@ impl Queue {
         self.state.lock().waiting.take()
     }
 
+    /// Takes note of that one of the entries which were taken is written, and is to be synced.
+    pub(super) fn goes_on(&self) {
+        self.written.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Takes note of that entries which were taken are written.
     pub(super) fn has_written(&self, taken: &Unwritten) {
         let mut state = self.state.lock();
@@ -59,6 +81,27 @@ impl Queue {
     /// Returns the bytes of those that are not written yet.
     pub(super) fn bytes(&self) -> usize {
         self.state.lock().bytes
+    }
+
+    /// Returns what is to be written; `None` where nothing is, or where that cannot be seen at a glance.
+    pub(super) fn to_write(&self) -> Option<ToWrite> {
+        let bytes = self.state.try_lock_for(GLANCE)?.bytes;
+        (bytes > 0).then(|| ToWrite { written: self.written.load(Ordering::Relaxed), bytes })
+    }
+
+    /// Returns whether entries are to be written, and none was since it was asked last.
+    pub(super) fn stands_still(&self) -> bool {
+        let mut state = self.state.lock();
+        let now = (state.bytes > 0).then(|| self.written.load(Ordering::Relaxed));
+        let before = mem::replace(&mut state.seen, now);
+        now.is_some() && now == before
+    }
+
+    /// Has all threads wait that put entries into the queue or take some.
+    #[cfg(test)]
+    pub(super) fn hold(&self, wait: impl FnOnce()) {
+        let _state = self.state.lock();
+        wait();
     }
 
     /// Waits until some wait; `false` once the queue is closed.
@@ -95,5 +138,19 @@ mod tests {
         queue.close();
         queue.has_written(&taken);
         assert_eq!(queue.bytes(), 0);
+    }
+    #[test]
+    fn what_is_to_be_written_stands_still_unless_an_entry_was_written_since_the_last_look() {
+        let queue = Queue::default();
+        assert!(!queue.stands_still() && !queue.stands_still() && queue.to_write().is_none());
+        let entries = (1..4).map(|number| (number, vec![7; 10].into())).collect();
+        queue.put(Unwritten { entries, step: 1 });
+        assert!(!queue.stands_still() && queue.stands_still());
+        let taken = queue.take().expect("they wait");
+        queue.goes_on();
+        assert!(!queue.stands_still() && queue.stands_still());
+        assert_eq!(queue.to_write(), Some(ToWrite { written: 1, bytes: 30 }));
+        queue.has_written(&taken);
+        assert!(!queue.stands_still() && !queue.stands_still());
     }
 }

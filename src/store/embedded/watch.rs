@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
+use super::exits::FailOnExit;
 use super::periodic::Periodic;
 use super::writer::Queue;
 use crate::store::{Member as _, StoreError};
@@ -21,10 +22,15 @@ const HAND_OVER_EVERY: Duration = Duration::from_secs(60);
 const MEMORY_SHARE: u64 = 70;
 
 /// Starts the thread that watches, which ends by itself when the engine is gone. `memory_limit` is in bytes.
-pub(super) fn start(engine: Weak<Engine>, queue: Arc<Queue>, memory_limit: Option<u64>) -> std::io::Result<Periodic> {
+pub(super) fn start(
+    engine: Weak<Engine>,
+    queue: Arc<Queue>,
+    memory_limit: Option<u64>,
+    guard: FailOnExit,
+) -> std::io::Result<Periodic> {
     let limit = memory_limit.or_else(default_limit);
     let (mut was_short, mut handed_over) = (false, None);
-    Periodic::start("store-watch", PERIOD, move || {
+    Periodic::start("store-watch", PERIOD, guard, move || {
         let Some(engine) = engine.upgrade() else { return false };
         let short_of_room = engine.disk.short_of_room();
         if let Some(exchange) = &engine.exchange

@@ -68,7 +68,7 @@ pub(super) struct Hello {
     pub(super) yours: u64,
     /// The number of the last entry of its log.
     pub(super) last: u64,
-    /// Whether it receives a state.
+    /// Whether it takes no entries for now: it receives a state, or has more than it can write or apply.
     pub(super) receives: bool,
 }
 

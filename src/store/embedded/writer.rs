@@ -11,9 +11,11 @@ use parking_lot::Mutex;
 
 use super::background::Background;
 use super::engine::{CommitError, Decided, Engine};
+use super::entry;
 use super::exchange::not_leading;
+use super::exits::Exits;
 use super::flush::Flusher;
-use super::machine::Batch;
+use super::machine::{Batch, Command};
 use super::weight::{ENTRY_BYTES, Key, MEASURED_FROM, Weighed, measured};
 use crate::store::StoreError;
 
@@ -38,6 +40,7 @@ pub(super) struct Writer {
     queue: Arc<Queue>,
     appender: Appender,
     flusher: Arc<Mutex<Flusher>>,
+    exits: Arc<Exits>,
 }
 
 impl Writer {
@@ -45,19 +48,24 @@ impl Writer {
     ///
     /// # Errors
     /// An error when one of these cannot be started.
-    pub(super) fn new(engine: Arc<Engine>, queue: Arc<Queue>, flusher: Arc<Mutex<Flusher>>) -> io::Result<Self> {
-        let appender = Background::start("store-log", {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        queue: Arc<Queue>,
+        flusher: Arc<Mutex<Flusher>>,
+        exits: Arc<Exits>,
+    ) -> io::Result<Self> {
+        let appender = Background::start("store-log", exits.guard(), {
             let engine = Arc::clone(&engine);
             move |entry| engine.append(entry)
         });
-        Ok(Self { engine, queue, appender: appender?, flusher })
+        Ok(Self { engine, queue, appender: appender?, flusher, exits })
     }
 
     /// Writes until the queue is closed and empty, or a batch could not be made durable. At the end it flushes.
     pub(super) fn run(mut self) {
-        let (guard, _leaving) = (FailOnExit(Arc::clone(&self.queue)), LeaveOnExit(Arc::clone(&self.engine)));
+        let (_guard, _leaving) = (self.exits.guard(), LeaveOnExit(Arc::clone(&self.engine)));
         if let Err(failure) = self.write_all().and_then(|()| self.flusher.lock().finish(&self.engine)) {
-            stop_after(&failure, &guard.0);
+            stop_after(&failure, &self.queue);
         }
     }
 
@@ -121,7 +129,13 @@ impl Writer {
     /// Ends the deciding of a batch; `None` when it was refused.
     fn end(&self, open: Open) -> Option<(Decided, Vec<Caller>)> {
         metrics::histogram!("leasehold_store_bulk_items").record(open.items as f64);
-        match self.engine.end(open.batch) {
+        let decided = self.engine.end(open.batch).and_then(|mut decided| {
+            if open.is_tried && decided.entry.is_none() {
+                decided.entry = Some(entry::encode(&decided.effects)?);
+            }
+            Ok(decided)
+        });
+        match decided {
             Ok(decided) => Some((decided, open.callers)),
             Err(reason) => {
                 fail(open.callers, &Failure::Refused(&reason));
@@ -163,6 +177,8 @@ struct Open {
     batch: Batch,
     callers: Vec<Caller>,
     items: usize,
+    /// Whether it is written also where it changes nothing.
+    is_tried: bool,
     /// The most bytes that its entry has.
     bytes: usize,
     scratch: Vec<u8>,
@@ -171,7 +187,7 @@ struct Open {
 impl Open {
     fn new(engine: &Engine, ahead: Option<&Decided>) -> Self {
         let (batch, callers, scratch) = (engine.begin(ahead), Vec::new(), Vec::new());
-        Self { batch, callers, items: 0, bytes: ENTRY_BYTES, scratch }
+        Self { batch, callers, items: 0, is_tried: false, bytes: ENTRY_BYTES, scratch }
     }
 
     /// Adds and decides the requests that wait, as far as there is room for them.
@@ -179,7 +195,7 @@ impl Open {
         loop {
             let requests = queue.take(self.items, self.bytes);
             let most = self.bytes + requests.iter().map(|request| request.bytes).sum::<usize>();
-            self.add(engine, requests, ahead);
+            self.add(engine, queue, requests, ahead);
             // What is left did not fit by what it has at most, and may by what the batch has become.
             if most < BATCH_BYTES || self.bytes >= BATCH_BYTES {
                 return;
@@ -188,10 +204,13 @@ impl Open {
     }
 
     /// Adds and decides requests, and counts what they add to the entry.
-    fn add(&mut self, engine: &Engine, requests: Vec<Request>, ahead: Option<&Decided>) {
+    fn add(&mut self, engine: &Engine, queue: &Queue, requests: Vec<Request>, ahead: Option<&Decided>) {
+        // Each may have to be looked up on disk.
+        let moves = |_: &Command| queue.unanswered().moves();
         let mut small = Vec::with_capacity(requests.iter().map(|request| request.commands.len()).sum());
         for Request { commands, caller, .. } in requests {
             self.items += commands.len();
+            self.is_tried |= commands.is_empty();
             for Weighed { command, most } in commands {
                 if most <= MEASURED_FROM {
                     self.bytes += most;
@@ -199,12 +218,12 @@ impl Open {
                     continue;
                 }
                 let key = Key::of(&command);
-                engine.decide(&mut self.batch, ahead, small.drain(..).chain([command]));
+                engine.decide(&mut self.batch, ahead, small.drain(..).chain([command]).inspect(moves));
                 self.bytes += measured(self.batch.effects(), &key, &mut self.scratch).min(most);
             }
             self.callers.push(caller);
         }
-        engine.decide(&mut self.batch, ahead, small);
+        engine.decide(&mut self.batch, ahead, small.into_iter().inspect(moves));
     }
 }
 
@@ -216,16 +235,6 @@ pub(super) fn stop_after(failure: &StoreError, queue: &Queue) {
         StoreError::Stopped(_) | StoreError::OutOfOrder(_) => failure.clone(),
         other => StoreError::Stopped(format!("{other}; look at the log, and restart the server")),
     });
-}
-
-/// Closes the queue however a thread of the store ends, so that nobody waits for one that has panicked.
-pub(super) struct FailOnExit(pub(super) Arc<Queue>);
-
-impl Drop for FailOnExit {
-    fn drop(&mut self) {
-        let why = "one of its threads has ended; look at the log, and restart the server";
-        self.0.fail(&StoreError::Stopped(why.to_owned()));
-    }
 }
 
 /// Leaves the group however a thread of the store ends, so that a leader that cannot write any more does not stay one.

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
+use super::at::is_at;
 use super::durable::{OnDisk, OnLog};
 use super::engine::{CommitError, Engine};
 use super::group::Member;
@@ -18,10 +19,6 @@ use super::log::AppendError;
 use super::opening::log_format;
 use super::progress::{Committed, Entries, ProposeError, Unwritten};
 use crate::store::StoreError;
-
-/// A leader whose log takes more ticks to write than this gives up the lead: some five times as many as the others
-/// wait for a leader that is silent.
-const HANGING_TICKS: u64 = 100;
 
 impl Engine {
     /// Does what [`append`](Self::append) says.
@@ -35,6 +32,7 @@ impl Engine {
         if self.gives_way.load(Ordering::Acquire) || !member.may_propose(term) {
             return Err(self.not_written(ProposeError::Deposed));
         }
+        is_at(member.last() + 1, term);
         let proposal = self.exchange.as_ref().map(|exchange| exchange.asked.lock().proposes());
         let proposed = member.propose(term, entry, &mut log, &mut self.durable());
         let (number, mut progress) = proposed.map_err(|error| self.not_written(error))?;
@@ -90,15 +88,7 @@ impl Engine {
         let mut log = self.log.lock();
         let members = self.exchange.as_ref().map(|exchange| exchange.agreed());
         log.write_as(log_format(members.as_deref()));
-        let (applied, writing) = (self.applied().0, &self.writing);
-        writing.store(self.ticks.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        OnLog { log, applied, writing }
-    }
-
-    /// Returns whether the log has been written to since so many ticks that its disk is taken to hang.
-    pub(super) fn hangs(&self, ticks: u64) -> bool {
-        let begun = self.writing.load(Ordering::Relaxed);
-        begun > 0 && ticks.saturating_sub(begun) > HANGING_TICKS
+        OnLog { log, applied: self.applied().0 }
     }
 
     /// Returns what a member must not forget beside its log.
@@ -123,6 +113,7 @@ impl Engine {
 
     fn write_to(&self, log: &mut OnLog<'_>, unwritten: &Unwritten) -> Result<(), StoreError> {
         for (number, frame) in &unwritten.entries {
+            is_at(*number, term_of(frame).unwrap_or_default());
             let written = log.write(*number, frame).or_else(|error| match error {
                 AppendError::Full(error) => {
                     // What is kept for that may do. Nothing else can be done with an entry that others rely on.
@@ -131,7 +122,8 @@ impl Engine {
                 }
                 failed @ AppendError::Failed(_) => Err(failed),
             });
-            written.map_err(|error| self.disk.stopped(error.into()))?;
+            written.map_err(|error| self.stopped(error.into()))?;
+            self.unwritten.goes_on();
         }
         log.sync().map_err(|error| self.disk.stopped(error))
     }

@@ -100,7 +100,7 @@ pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Sto
             query_time: None,
         }),
     };
-    engine::open(settings).await.map(|opened| opened.store)
+    engine::open(settings, false).await.map(|opened| opened.store)
 }
 
 /// Fills a store that is empty, and returns how long that took.

@@ -3,6 +3,7 @@ use raft::eraftpb::Entry;
 use super::super::seal::SealedGroup;
 use super::super::words::Piece;
 use super::*;
+use crate::store::Seat;
 use crate::store::waiting::{MOST_WAITING, MOST_WAITING_BYTES};
 
 /// A large message has a quarter of the bytes that may wait.
@@ -109,4 +110,41 @@ fn entries_and_pieces_are_bulk_and_nothing_else_is() {
         assert!(bulk.iter().all(|message| words::is_bulk(&of_group(message))));
         assert!(!others.iter().any(|message| words::is_bulk(&of_group(message))));
     }
+}
+
+/// The members of a group of which so many vote.
+fn voters(count: u64) -> Arc<Membership> {
+    let seats = (1..4).map(|number| (number, Seat { votes: number <= count, ..Seat::default() }));
+    Arc::new(Membership { seats: seats.collect(), ..Membership::default() })
+}
+
+#[tokio::test]
+async fn a_leader_that_gives_the_lead_up_says_nothing_that_only_a_leader_says_until_another_leads() {
+    let exchange = exchange();
+    exchange.agree(&voters(3));
+    let position = Position { term: 1, leader: Some(1), is_leader: true, committed: 1, role: Role::Voter };
+    let stand = |position: Position| {
+        exchange.stand(position, (1, Timestamp::default()), position.is_leader);
+        exchange.standing().borrow().leads
+    };
+    assert!(stand(position));
+    exchange.give_up_lead(true);
+    assert!(!exchange.standing().borrow().leads && !stand(position));
+    let vote = Message { msg_type: MessageType::MsgRequestVoteResponse, ..append(2, 0, 0) };
+    exchange.send(vec![heartbeat(2, 1), append(3, 1, 10), vote]);
+    let sent = exchange.outgoing().await;
+    assert_eq!(sent.iter().map(|message| read(message).0).collect::<Vec<_>>(), [MessageType::MsgRequestVoteResponse]);
+    exchange.give_up_lead(false);
+    assert!(!stand(position), "what hangs may be answered as the lead is given up, which is not done yet");
+    assert!(!stand(Position { leader: Some(2), is_leader: false, ..position }));
+    exchange.give_up_lead(false);
+    assert!(stand(Position { term: 3, ..position }), "it was elected again");
+}
+
+#[test]
+fn the_only_voter_gives_the_lead_up_to_nobody() {
+    let exchange = exchange();
+    exchange.agree(&voters(1));
+    exchange.give_up_lead(true);
+    assert!(!exchange.gives_up_lead());
 }

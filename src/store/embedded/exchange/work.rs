@@ -1,11 +1,13 @@
-//! What a member is asked to do.
+//! What a member is asked to do, and the messages that wait, to it and from it.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use crate::store::embedded::progress::Successor;
 use crate::store::embedded::words::{Offer, Piece};
+use crate::store::waiting::Waiting;
 use crate::store::{ChangeError, MemberChange, MemberMessage};
 
 /// How long a change of the members waits for another one, which takes no longer where most members answer.
@@ -44,4 +46,28 @@ pub(crate) struct Work {
     /// To whom to hand over the lead, if that is to be done.
     pub(crate) hand_over: Option<Successor>,
     pub(crate) is_tick: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Inbox {
+    pub(crate) messages: Waiting<MemberMessage>,
+    pub(crate) is_asked: bool,
+    pub(crate) changes: Vec<Change>,
+    /// Those that wait until another one has been made. They are tried again with the next tick.
+    pub(crate) put_off: Vec<Change>,
+    pub(crate) hand_over: Option<Successor>,
+    pub(crate) is_closed: bool,
+}
+
+impl Inbox {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.messages.is_empty() && !self.is_asked && self.changes.is_empty() && self.hand_over.is_none()
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Outbox {
+    /// The messages to each member, so that one that takes none costs the others nothing.
+    pub(crate) messages: BTreeMap<u64, Waiting<MemberMessage>>,
+    pub(crate) is_closed: bool,
 }

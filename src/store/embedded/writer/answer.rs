@@ -4,6 +4,7 @@ use tokio::sync::oneshot;
 
 use super::super::engine::undecided;
 use super::super::machine::Outcomes;
+use super::super::unanswered::Ticket;
 use crate::store::{Record, StoreError, StoredSchedule, Versioned, WriteError, WriteResult};
 
 /// The caller that waits for an answer.
@@ -19,6 +20,8 @@ pub(super) struct Answer<T> {
     sender: oneshot::Sender<Part<T>>,
     /// Where the answer to the caller's further writes will be, once they are in a later batch.
     rest: Option<Awaited<T>>,
+    /// What counts the writes among those that are not answered, where the last of them is.
+    ticket: Option<Ticket>,
 }
 
 /// The answer to the first of a caller's writes, and where that to the others will be.
@@ -33,14 +36,16 @@ pub(crate) struct Awaited<T>(pub(super) oneshot::Receiver<Part<T>>);
 impl<T> Answer<T> {
     pub(super) fn to(count: usize) -> (Self, Awaited<T>) {
         let (sender, receiver) = oneshot::channel();
-        (Self { count, sender, rest: None }, Awaited(receiver))
+        (Self { count, sender, rest: None, ticket: None }, Awaited(receiver))
     }
 
     /// Takes off the answer to the first of the writes, and leaves that to the others.
     fn split_off(&mut self, count: usize) -> Self {
-        let (others, awaited) = Self::to(self.count - count);
+        let (mut others, awaited) = Self::to(self.count - count);
+        others.ticket = self.ticket.take();
+        others.ticket.iter().for_each(Ticket::moves);
         let Self { sender, .. } = std::mem::replace(self, others);
-        Self { count, sender, rest: Some(awaited) }
+        Self { count, sender, rest: Some(awaited), ticket: None }
     }
 
     /// Sends the caller its own of the outcomes, which are the next.
@@ -72,6 +77,15 @@ pub(super) fn fail(callers: impl IntoIterator<Item = Caller>, failure: &Failure<
 }
 
 impl Caller {
+    /// Takes note of that the writes were accepted: they are answered once the ticket is dropped.
+    pub(super) fn waits(&mut self, ticket: Ticket) {
+        match self {
+            Self::Jobs(answer) => answer.ticket = Some(ticket),
+            Self::Records(answer) => answer.ticket = Some(ticket),
+            Self::Schedules(answer) => answer.ticket = Some(ticket),
+        }
+    }
+
     /// Takes off the caller of the first of the writes, and leaves that of the others: it is one caller, who is
     /// answered when all of its writes are.
     pub(super) fn split_off(&mut self, count: usize) -> Self {

@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::super::machine::Command;
+use super::super::unanswered::Unanswered;
 use super::super::weight::Weighed;
 use super::answer::{Answer, Awaited, Caller, Failure, fail};
 use crate::store::{Record, RecordWrite, ScheduleWrite, StoreError, StoredSchedule, Versioned, Write};
@@ -62,6 +64,7 @@ impl Request {
 pub(crate) struct Queue {
     pub(super) waiting: Mutex<Backlog>,
     arrived: Condvar,
+    unanswered: Arc<Unanswered>,
 }
 
 #[derive(Default)]
@@ -105,6 +108,17 @@ impl Queue {
         self.put_all(writes.into_iter().map(Command::Schedule), Caller::Schedules, has_new)
     }
 
+    /// Puts a write into the queue that changes nothing, and is written all the same. Nobody waits for its answer.
+    pub(crate) fn try_a_write(&self) {
+        // While nothing is taken there is nothing to find out.
+        drop(self.push_records(Vec::new()));
+    }
+
+    /// Returns the writes that were taken and are not answered yet.
+    pub(crate) fn unanswered(&self) -> &Unanswered {
+        &self.unanswered
+    }
+
     fn put_all<T>(
         &self,
         commands: impl ExactSizeIterator<Item = Command>,
@@ -119,7 +133,7 @@ impl Queue {
         Ok(awaited)
     }
 
-    fn put(&self, request: Request, has_new: bool) -> Result<(), StoreError> {
+    fn put(&self, mut request: Request, has_new: bool) -> Result<(), StoreError> {
         let (items, bytes) = (request.commands.len(), request.bytes);
         let mut waiting = self.waiting.lock();
         if let Some(reason) = waiting.no_new_jobs.as_ref().filter(|_| has_new) {
@@ -134,6 +148,7 @@ impl Queue {
         }
         waiting.items += items;
         waiting.bytes += bytes;
+        request.caller.waits(self.unanswered.accept());
         waiting.requests.push_back(request);
         drop(waiting);
         self.arrived.notify_one();
@@ -211,7 +226,7 @@ impl Queue {
     }
 
     /// Closes the queue and refuses all waiting and later writes.
-    pub(super) fn fail(&self, reason: &StoreError) {
+    pub(crate) fn fail(&self, reason: &StoreError) {
         self.close(reason.clone());
         let refused = mem::take(&mut self.waiting.lock().requests);
         fail(refused.into_iter().map(|request| request.caller), &Failure::Refused(reason));

@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::thread;
 
 use futures::executor::block_on;
@@ -9,6 +10,7 @@ use super::super::arbitrary;
 use super::super::directory::Directory;
 use super::super::log::{self, Expected};
 use super::super::options::EmbeddedOptions;
+use super::super::running::exits;
 use super::super::seal::LogSeal;
 use super::*;
 use crate::clock::Timestamp;
@@ -42,8 +44,10 @@ impl Running {
         let directory = tempfile::tempdir().expect("a directory");
         let held = Directory::hold(directory.path(), 0).expect("a directory");
         let engine = Arc::new(Engine::open(held, &EmbeddedOptions::default(), None).expect("it can be opened"));
-        let (queue, flusher) = (Arc::<Queue>::default(), Flusher::start(&engine).expect("a thread"));
-        let writer = Writer::new(engine, Arc::clone(&queue), Arc::new(Mutex::new(flusher))).expect("a thread");
+        let queue = Arc::<Queue>::default();
+        let exits = exits(&queue, directory.path(), &EmbeddedOptions::default());
+        let flusher = Arc::new(Mutex::new(Flusher::start(&engine, &exits).expect("a thread")));
+        let writer = Writer::new(engine, Arc::clone(&queue), flusher, exits).expect("a thread");
         Self { directory, queue, thread: thread::spawn(move || writer.run()) }
     }
 
@@ -117,7 +121,7 @@ fn writes_that_change_little_of_large_jobs_share_an_entry() {
 fn whoever_waits_for_a_writer_that_ends_is_answered() {
     let queue = Arc::new(Queue::default());
     let mut waiting = queue.push(vec![create(&job(0, 1)), create(&job(1, 1))]).expect("there is room");
-    drop(FailOnExit(Arc::clone(&queue)));
+    drop(exits(&queue, Path::new("data"), &EmbeddedOptions::default()).guard());
     let answers = waiting.0.try_recv().expect("an answer").results;
     assert_eq!(answers.len(), 2);
     assert!(answers.iter().all(|answer| matches!(answer, Err(WriteError::Refused(StoreError::Stopped(_))))));

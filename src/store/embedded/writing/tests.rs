@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::executor::block_on;
 use raft::eraftpb::{Entry, Message, MessageType};
 use tempfile::TempDir;
 
@@ -15,9 +16,10 @@ use super::super::exchange::{Exchange, Work};
 use super::super::kept::{Last, entry_of};
 use super::super::log::faults;
 use super::super::options::{EmbeddedOptions, GroupOptions};
+use super::super::words::{self, Hello, Said, Word};
 use super::super::{message, stored, versions};
 use super::*;
-use crate::store::{Membership, Seat};
+use crate::store::{Member as _, MemberMessage, Membership, Seat};
 
 /// A member that follows, without its threads.
 struct Follower {
@@ -63,6 +65,28 @@ impl Follower {
     fn refusal(&self, term: u64) -> CommitError {
         let entry = frames(term, 1).next().expect("one");
         self.engine.try_append(entry).expect_err("it is refused")
+    }
+
+    /// Says who it is, and returns whether it says that it takes no entries.
+    fn is_behind(&self) -> bool {
+        (0..10).for_each(|_| self.turn(None));
+        let sent = block_on(self.engine.exchange.as_ref().expect("it is one of several").outgoing());
+        let hellos = sent.iter().filter_map(|message| {
+            let (_, bytes) = words::take_identity(&message.bytes).expect("readable");
+            match words::decode(&bytes) {
+                Ok(Said::Word(Word::Hello(hello))) => Some(hello.receives),
+                _ => None,
+            }
+        });
+        hellos.last().expect("it says so every ten ticks")
+    }
+
+    /// Hears from the third member who that is.
+    fn hears(&self, hello: Hello) {
+        let bytes = words::encode(&Word::Hello(hello)).expect("writable");
+        let messages = vec![MemberMessage { from: 3, to: 2, bytes }];
+        let work = Work { messages, round: None, changes: Vec::new(), hand_over: None, is_tick: false };
+        self.engine.take_part(work).expect("it goes on");
     }
 
     /// Writes what waits. Returns how often that was synced.
@@ -220,38 +244,64 @@ fn a_log_that_does_not_end_as_the_member_does_takes_nothing_any_more() {
     follower.write();
     assert_eq!(follower.engine.log.lock().last(), 2);
     follower.engine.log.lock().cut_back(1).expect("it is cut");
-    for _ in 0..2 {
-        let refusal = follower.refusal(2);
-        assert!(matches!(refusal, CommitError::Failed(_)), "{refusal:?}");
-    }
+    let refusal = follower.refusal(2).reason().to_string();
+    says_what_to_do(&refusal, "the log ends with entry 1, and the member's entries with 2");
+    let refusal = follower.refusal(2);
+    assert!(matches!(refusal, CommitError::Failed(_)), "{refusal:?}");
     follower.engine.log.lock().write(b"anything").expect_err("it has failed");
     assert_eq!(follower.restarted().engine.member.lock().last(), 1);
 }
 
+/// A member that contradicts itself says which one it is, at which entry, and the commands that help.
+fn says_what_to_do(said: &str, of: &str) {
+    for part in [&format!("member 2: {of}"), "`leasehold verify --data-dir /", "`leasehold cluster replace 2`"] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
 #[test]
-fn a_leader_whose_log_is_not_written_gives_up_the_lead_and_is_elected_again_once_it_is() {
+fn an_entry_that_contradicts_what_was_applied_stops_the_store_with_what_to_do() {
     let follower = Follower::new();
     follower.agree_on(1, (0, 0), versions::BATCHES);
-    follower.lead(2);
+    let cannot = Committed { number: 1, term: 1, frame: vec![1, 2, 200].into() };
+    let failure = follower.engine.apply(&cannot).expect_err("there is no such item");
+    says_what_to_do(&failure.to_string(), "entry 1 cannot be applied: ");
+    follower.engine.published.write().entry = 1;
+    let another = frames(1, 1).map(|frame| (1, frame.into())).collect();
+    follower.engine.unwritten.put(Unwritten { entries: another, step: 9 });
+    let failure = follower.engine.write_entries().expect_err("it is not replaced");
+    says_what_to_do(&failure.to_string(), "entry 1 was applied, and another is to be in its place");
+}
+
+#[test]
+fn a_member_says_that_it_takes_no_entries_while_those_that_it_has_are_not_written() {
+    let follower = Follower::new();
+    follower.agree_on(1, (0, 0), versions::BATCHES);
+    assert!(!follower.is_behind());
+    follower.take(1, (1, 1), frames(1, 10));
+    assert!(!follower.is_behind(), "they have come just now");
+    assert!(follower.is_behind());
     follower.write();
-    let is_there =
-        Message { msg_type: MessageType::MsgHeartbeatResponse, from: 3, to: 2, term: 2, ..Message::default() };
-    let leads_after = |ticks: u64| {
-        for tick in 0..ticks {
-            follower.turn(None);
-            if tick % 5 == 0 {
-                follower.turn(Some(&is_there));
-            }
-        }
-        follower.engine.member.lock().position().is_leader
-    };
-    assert!(leads_after(HANGING_TICKS * 2), "nothing is being written");
-    let log = follower.engine.log_to_write();
-    assert!(leads_after(HANGING_TICKS / 2), "it may be slow");
-    assert!(!leads_after(HANGING_TICKS));
-    drop(log);
-    follower.lead(3);
-    assert_eq!(follower.write(), 1);
+    assert!(!follower.is_behind());
+    for number in 11..60 {
+        let mut large = Vec::new();
+        stored::append(&(1u64, 0u64, "x".repeat(1 << 20)), &mut large).expect("writable");
+        follower.take(1, (number, 1), [large]);
+    }
+    assert!(follower.is_behind(), "it takes no more");
+    assert!(follower.engine.member.lock().last() < 60);
+}
+
+#[test]
+fn a_voter_that_takes_no_entries_is_none_that_a_leader_could_have_a_write_acknowledged_by() {
+    let leader = Follower::new();
+    leader.agree_on(1, (0, 0), versions::BATCHES);
+    leader.lead(2);
+    let are_most = || leader.engine.following(&leader.engine.member.lock()).are_most;
+    for receives in [true, false, true] {
+        leader.hears(Hello { knows: versions::OWN, directory: 5, yours: 0, last: 1, receives });
+        assert_eq!(are_most(), !receives);
+    }
 }
 
 #[test]

@@ -151,16 +151,6 @@ fn only_voter() -> Member {
 }
 
 #[test]
-fn the_only_voter_gives_up_the_lead_to_nobody() {
-    let (mut disk, mut member) = (Memory::default(), only_voter());
-    member.begin(&mut disk).expect("written");
-    let written = Message { msg_type: MessageType::MsgAppendResponse, from: 2, to: 1, term: 1, ..Message::default() };
-    member.step(Message { index: 1, ..written });
-    member.give_up_lead();
-    assert!(member.position().is_leader, "{:?}", member.position());
-}
-
-#[test]
 fn a_leader_that_was_removed_goes_on_once_its_first_entry_is_written() {
     let removal = encode_members(1, &Membership::founded(&[2, 3]), &BTreeMap::new()).expect("writable");
     let (frames, vote) = (vec![vec![1], removal], Vote { term: 1, member: 2 });
@@ -202,32 +192,4 @@ fn the_only_voter_sends_what_begins_its_term_once_its_vote_is_durable() {
     let mut order = Order::default();
     member.campaign(&mut order).expect("it goes on");
     assert_eq!(order.0, ["votes for 1 in term 1", "sends MsgAppend to 2"]);
-}
-
-#[test]
-fn a_leader_gives_up_the_lead_without_a_write_to_one_that_has_what_it_has_not_written() {
-    let (mut order, mut member) = (Order::default(), start(1, &[1, 2, 3], &Memory::default()));
-    for _ in 0..ELECTION_TICKS * 3 {
-        member.tick();
-    }
-    let of_two = Message { from: 2, to: 1, term: 1, ..Message::default() };
-    for msg_type in [MessageType::MsgRequestPreVoteResponse, MessageType::MsgRequestVoteResponse] {
-        member.step(Message { msg_type, ..of_two.clone() });
-        member.advance(&mut order).expect("it goes on");
-    }
-    assert!(!member.give_up_lead() && member.position().is_leader, "nobody has answered it");
-    member.step(Message { msg_type: MessageType::MsgAppendResponse, index: 1, ..of_two });
-    member.advance(&mut order).expect("it goes on");
-    assert!(member.position().is_leader && member.last() == 1, "{:?}", member.position());
-    order.0.clear();
-    assert!(member.give_up_lead());
-    let progress = member.advance(&mut order).expect("it goes on");
-    assert_eq!((order.0, progress.unwritten), (vec!["sends MsgTimeoutNow to 2".to_owned()], None));
-    assert_eq!((member.position().is_leader, member.position().leader), (false, None));
-    let mut order = Order::default();
-    for _ in 0..ELECTION_TICKS * 3 {
-        member.tick();
-    }
-    member.advance(&mut order).expect("it goes on");
-    assert_eq!(order.0, [""; 0], "it does not stand before it has written");
 }
