@@ -13,7 +13,7 @@ use super::extract::Query;
 use super::json::{ok, with_body};
 use super::queue_metrics::of_queues;
 use super::schedule_metrics::of_schedules;
-use crate::store::StoreError;
+use crate::store::{Hang, StoreError};
 use crate::wire::{Health, Me, ServerHealth, StoreHealth};
 
 fn healthy() -> Answer {
@@ -25,12 +25,20 @@ fn healthy() -> Answer {
     responses(
         (status = 200, description = "The process lives", body = Health),
         (status = 503, description = "`store_unavailable`: the store takes no more writes until the process is started \
-            again; `detail` says why and what to do"),
+            again, or has hung for more than a minute; `detail` says why and what to do"),
     ))]
 pub(crate) async fn livez(State(app): State<App>) -> Answer {
-    match app.manager.stopped() {
-        Some(why) => Err(StoreError::Stopped(why).into()),
-        None => healthy(),
+    if let Some(why) = app.manager.stopped() {
+        return Err(StoreError::Stopped(why).into());
+    }
+    lives(app.manager.hang())
+}
+
+/// Answers whether the process lives whose store hangs, if it does: not once that lasts.
+pub(super) fn lives(hang: Option<Hang>) -> Answer {
+    match hang {
+        Some(hang) if hang.is_lasting => Err(unready(hang.into())),
+        _ => healthy(),
     }
 }
 
@@ -72,6 +80,7 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
     let configuration = call.app.configuration.clone();
     let store = StoreHealth {
         stopped: manager.stopped(),
+        hangs: manager.hang().map(|hang| hang.why),
         out_of_order: manager.out_of_order(),
         unreadable: manager.unreadable(),
         dropped: manager.dropped(),
@@ -115,4 +124,17 @@ pub(crate) async fn metrics(call: Call<Read>) -> Response {
     responses((status = 200, description = "The OpenAPI 3.1 description of the API", body = Value)))]
 pub(crate) async fn openapi(State(app): State<App>) -> Response {
     with_body(StatusCode::OK, Body::from(app.openapi.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_lives_on_whose_store_hangs_unless_that_lasts() {
+        let hang = |is_lasting| Some(Hang { why: "no write for 12 s".to_owned(), is_lasting });
+        assert!(lives(None).is_ok() && lives(hang(false)).is_ok());
+        let refused = lives(hang(true)).expect_err("it is to be started again");
+        assert!(format!("{refused:?}").contains("it hangs: no write for 12 s"), "{refused:?}");
+    }
 }

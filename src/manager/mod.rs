@@ -67,7 +67,7 @@ pub use work::recalls::{Recall, RecallReason};
 
 use crate::clock::{AwakeTime, Clock, Offset, Timestamp};
 use crate::job::UniqueKey;
-use crate::store::Store;
+use crate::store::{Hang, Store};
 use admin::queue_settings::QueueSettingsCache;
 use admin::scan_troubles::ScanTroubles;
 use dispatch::{Dispatch, DispatchConfig};
@@ -226,6 +226,12 @@ impl Manager {
     #[must_use]
     pub fn stopped(&self) -> Option<String> {
         self.shared.store.stopped()
+    }
+
+    /// Returns how the store hangs, without asking it; `None` while it does not.
+    #[must_use]
+    pub fn hang(&self) -> Option<Hang> {
+        self.shared.store.hang()
     }
 
     /// Returns which parts of the store are known to be out of order, without reading the store; `None` when none is.

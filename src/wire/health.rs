@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::health_check::{HealthCheck, HealthStatus, StoreHealth, judge, share};
+use super::health_check::{HealthCheck, HealthStatus, StoreHealth, judge, of_member, share};
 use crate::clock::{Timestamp, millis};
 use crate::job::{JobState, Kind};
 use crate::manager::{Insights, KindCounts, Quantiles, Survey, SurveyState};
@@ -147,6 +147,18 @@ impl ServerHealth {
             workload: kinds.chain(others).map(|(kind, counts)| KindLoad::new(kind, &counts)).collect(),
             jobs: survey.latest.clone(),
         }
+    }
+}
+
+impl ServerHealth {
+    /// Returns the same health with what is wrong with the store of a member that does not lead.
+    pub(crate) fn with_member(mut self, member: u64, store: StoreHealth) -> Self {
+        for check in of_member(member, store) {
+            self.status = self.status.max(check.status);
+            self.reasons.extend(check.found.clone());
+            self.checks.push(check);
+        }
+        self
     }
 }
 

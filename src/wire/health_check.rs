@@ -37,6 +37,8 @@ pub enum HealthStatus {
 pub(crate) struct StoreHealth {
     /// Why it takes no more writes until the process is started again, and what can be done.
     pub(crate) stopped: Option<String>,
+    /// What of it has not gone on, and for how long.
+    pub(crate) hangs: Option<String>,
     /// Which of its parts are out of order, and what can be done.
     pub(crate) out_of_order: Option<String>,
     /// The number of documents that cannot be read.
@@ -123,7 +125,7 @@ impl HealthCheckName {
         match self {
             Self::Writes => {
                 "Free space on the disk of the data directory, or mend what the sentence names, and restart the \
-                 server: nothing acknowledged is lost (docs/operating.md, “A full disk”)."
+                 server: nothing acknowledged is lost (docs/operating.md, “A full disk” and “A store that hangs”)."
             }
             Self::Store => {
                 "Do what the sentence says; the server goes on by itself unless it names a restart (docs/operating.md, \
@@ -176,28 +178,26 @@ impl HealthCheckName {
 }
 
 /// Makes every check, in the order of what is worst for the jobs.
-pub(super) fn judge(
-    insights: &Insights,
-    survey: &SurveyState,
-    StoreHealth { stopped, out_of_order, unreadable, dropped, clock_is_off, peer_troubles, scan_troubles }: StoreHealth,
-    now: Timestamp,
-) -> Vec<HealthCheck> {
+pub(super) fn judge(insights: &Insights, survey: &SurveyState, store: StoreHealth, now: Timestamp) -> Vec<HealthCheck> {
     use HealthCheckName::*;
     use HealthStatus::{Error, Warn};
 
+    let StoreHealth { stopped, hangs, out_of_order, unreadable, dropped, clock_is_off, .. } = store;
+    let unwritten = stopped.map(|why| format!("the store takes no more writes: {why}"));
+    let unwritten = unwritten.or_else(|| hangs.map(|why| format!("the store hangs: {why}")));
     let count = survey.failing_since.map(|since| format!("the store has not let its jobs be counted since {since}"));
     let what = "a later version wrote them, or somebody changed them; the log names them";
     let unreadable =
         (unreadable > 0).then(|| format!("documents of the store that cannot be read: {unreadable} ({what})"));
     let mut checks = vec![
-        check(Writes, Error, stopped.map(|why| format!("the store takes no more writes: {why}"))),
+        check(Writes, Error, unwritten),
         check(Store, Error, out_of_order),
         check(Counts, Error, count),
         check(Clock, Error, clock_is_off),
         check(Documents, Warn, unreadable),
         check(Opening, Warn, dropped),
     ];
-    for (name, troubles) in [(Managers, peer_troubles), (Scans, scan_troubles)] {
+    for (name, troubles) in [(Managers, store.peer_troubles), (Scans, store.scan_troubles)] {
         if troubles.is_empty() {
             checks.push(check(name, Warn, None));
         }
@@ -210,6 +210,17 @@ pub(super) fn judge(
         check(Attempts, Warn, failures(insights)),
     ]);
     checks
+}
+
+/// Returns what is wrong with the store of a member that does not lead.
+pub(super) fn of_member(member: u64, store: StoreHealth) -> impl Iterator<Item = HealthCheck> {
+    let StoreHealth { stopped, hangs, out_of_order, .. } = store;
+    let at = format!("at member {member}");
+    let stopped = stopped.map(|why| (HealthCheckName::Writes, format!("{at}, the store takes no more writes: {why}")));
+    let hangs = hangs.map(|why| (HealthCheckName::Writes, format!("{at}, the store hangs: {why}")));
+    let out_of_order = out_of_order.map(|why| (HealthCheckName::Store, format!("{at}, {why}")));
+    let found = [stopped, hangs, out_of_order].into_iter().flatten();
+    found.map(|(name, found)| check(name, HealthStatus::Error, Some(found)))
 }
 
 /// Returns a check that has this status when it found something.
@@ -317,6 +328,17 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_store_that_hangs_is_an_error_unless_it_has_stopped() {
+        let hangs = StoreHealth { hangs: Some("no write for 12 s".to_owned()), ..StoreHealth::default() };
+        assert_eq!(
+            of_store(hangs.clone()),
+            (HealthStatus::Error, vec!["the store hangs: no write for 12 s".to_owned()])
+        );
+        let (_, reasons) = of_store(StoreHealth { stopped: Some("the disk is full".to_owned()), ..hangs });
+        assert_eq!(reasons, ["the store takes no more writes: the disk is full"]);
+    }
+
+    #[test]
     fn a_store_that_is_out_of_order_is_an_error_in_its_own_words() {
         let store = StoreHealth { out_of_order: Some("an index is gone".to_owned()), ..StoreHealth::default() };
         let judged = of_store(store);
@@ -379,6 +401,7 @@ pub(super) mod tests {
         assert_eq!(of_managers(names(two)), 2, "one for each trouble");
         let all = StoreHealth {
             stopped: Some("a".to_owned()),
+            hangs: None,
             out_of_order: Some("b".to_owned()),
             unreadable: 1,
             dropped: Some("c".to_owned()),

@@ -22,14 +22,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use bytes::Bytes;
-use http::StatusCode;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderValue, Method, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -47,7 +47,7 @@ use super::error::{ApiError, Code, write_problem};
 use super::json::{ok, with_body};
 use super::observe::{REQUEST_ID, observe, request_id};
 use super::of_peers::{OfPeers, PeerRoute};
-use super::system::unready;
+use super::system::{lives, unready};
 use crate::clock::Clock;
 use crate::executor::{HttpExecutor, NoHttpClient};
 use crate::page;
@@ -56,7 +56,7 @@ use crate::peers::{
     MESSAGES_PATH, PassedCall, PeerSecret, Signer, earlier_bytes, is_agreed_on_less,
 };
 use crate::store::{Member, Standing, Store, StoreError};
-use crate::wire::Health;
+use crate::wire::{Health, ServerHealth, StoreHealth};
 use claim::rest_of_claim;
 use deliveries::Deliveries;
 use forward::{FORWARDED, Forwarder, ORDERS_PATH};
@@ -73,6 +73,8 @@ const CALLS: PeerRoute = PeerRoute { path: CALLS_PATH, max_bytes: MAX_CALL_BYTES
 const DELIVERIES: PeerRoute = PeerRoute { path: DELIVERIES_PATH, max_bytes: 64, budget: DELIVERIES_BUDGET };
 /// The most bytes of such calls that are held at once: as many calls as there are clients.
 const DELIVERIES_BUDGET: usize = 16 << 20;
+/// The longest health of a leader that is read.
+const MOST_HEALTH_BYTES: usize = 4 << 20;
 /// How long such a call of an earlier version may take.
 const DELIVERY_WITHIN: Duration = Duration::from_secs(2);
 /// The most bytes of orders to change the members that are held at once.
@@ -211,6 +213,7 @@ fn api_router(front: Arc<Front>) -> Router {
         .route("/v1/cluster", get(Front::status))
         .route(ORDERS_PATH, post(Front::change))
         .layer(from_fn_with_state(Arc::clone(&front.guard), observe))
+        .route("/v1/health", any(health))
         .fallback(at_leader)
         .with_state(front)
 }
@@ -243,18 +246,20 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
                         let body = rest_of_claim(&parts, body, begun);
                         call(front.forwarding.clone(), Request::from_parts(parts, body.into())).await
                     }
-                    None => {
-                        let refused = front.forwarder.not_led(&not_led);
-                        let problem = refused.to_problem(id.to_str().unwrap_or_default());
-                        let mut answer = refused.into_response();
-                        write_problem(&mut answer, &problem);
-                        answer
-                    }
+                    None => refuse(front.forwarder.not_led(&not_led), &id),
                 },
             }
         }
     };
     if is_forwarded { front.deliveries.hold(answer) } else { answer }
+}
+
+/// Returns the refusal of a call, with its body.
+fn refuse(refusal: ApiError, id: &HeaderValue) -> Response {
+    let problem = refusal.to_problem(id.to_str().unwrap_or_default());
+    let mut answer = refusal.into_response();
+    write_problem(&mut answer, &problem);
+    answer
 }
 
 /// Takes note of that a client of another member has its answer, whose id that member alone was told.
@@ -344,7 +349,7 @@ fn healthy() -> Answer {
 async fn livez(State(front): State<Arc<Front>>) -> Answer {
     match front.own.store.stopped() {
         Some(why) => Err(StoreError::Stopped(why).into()),
-        None => healthy(),
+        None => lives(front.own.store.hang()),
     }
 }
 
@@ -353,13 +358,17 @@ async fn readyz(State(front): State<Arc<Front>>) -> Answer {
     if front.shutdown.is_cancelled() {
         return Err(ApiError::new(Code::ShuttingDown, "the server is shutting down"));
     }
+    if let Some(hang) = front.own.store.hang() {
+        return Err(unready(hang.into()));
+    }
     let (standing, ready) = (front.standing(), front.own.store.ready().await);
     match (standing, ready) {
         // It takes part in nothing, and does not learn who leads next.
         (_, Err(error @ (StoreError::Stopped(_) | StoreError::OutOfOrder(_)))) => Err(error.into()),
-        (Standing { leads: true, .. }, Err(error)) => Err(unready(error)),
-        (Standing { leads: true, .. } | Standing { leader: Some(_), .. }, _) => healthy(),
-        (Standing { leads: false, leader: None, .. }, _) => Err(front.forwarder.no_leader()),
+        (Standing { leads: true, .. }, ready) => ready.map_err(unready).and_then(|()| healthy()),
+        // It waits for most of the members: for a moment, unless they lack what they are to acknowledge.
+        (Standing { leader: Some(leader), .. }, _) if leader != front.member.number() => healthy(),
+        _ => Err(front.forwarder.no_leader()),
     }
 }
 
@@ -376,6 +385,32 @@ async fn metrics(State(front): State<Arc<Front>>, request: Request) -> Response 
         }
         Err(refused) => refused.into_response(),
     }
+}
+
+/// Answers with the health that the leader says. A member whose store hangs, has stopped or waits for room does not
+/// lead any more, and its leader does not know.
+async fn health(State(front): State<Arc<Front>>, mut request: Request) -> Response {
+    let (is_asked, id) = (request.method() == Method::GET, request_id(request.headers()));
+    request.headers_mut().insert(REQUEST_ID, id.clone());
+    let (own, leads, member) = (Arc::clone(&front.own.store), front.standing().leads, front.member.number());
+    let answer = at_leader(State(front), request).await;
+    let trouble = own.stopped().map(StoreError::Stopped).or_else(|| own.hang().map(StoreError::from));
+    let trouble = trouble.or_else(|| own.out_of_order().map(StoreError::OutOfOrder));
+    let Some(trouble) = trouble.filter(|_| is_asked && !leads) else { return answer };
+    if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
+        // It knows no leader, as one that has left its group.
+        return refuse(trouble.into(), &id);
+    }
+    let (mut parts, body) = answer.into_parts();
+    let Ok(bytes) = to_bytes(body, MOST_HEALTH_BYTES).await else { return refuse(trouble.into(), &id) };
+    let (stopped, hangs, out_of_order) = (own.stopped(), own.hang().map(|hang| hang.why), own.out_of_order());
+    let store = StoreHealth { stopped, hangs, out_of_order, ..StoreHealth::default() };
+    let health = serde_json::from_slice(&bytes).map(|health: ServerHealth| health.with_member(member, store));
+    let Ok(with_member) = health.and_then(|health| serde_json::to_vec(&health)) else {
+        return Response::from_parts(parts, Body::from(bytes));
+    };
+    parts.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(with_member))
 }
 
 async fn openapi(State(front): State<Arc<Front>>) -> Response {
