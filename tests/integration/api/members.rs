@@ -293,6 +293,9 @@ async fn without_a_leader_a_call_is_refused_and_the_member_says_that_it_is_not_r
     }
     member.sees(2, Some(2));
     assert_eq!(alive("/readyz").await, 200, "a leader is known");
+    let own = member.puppet.number;
+    member.puppet.standing.send_modify(|standing| standing.leader = Some(own));
+    assert_eq!(alive("/readyz").await, 503, "it was elected, and does not lead yet");
 }
 
 #[tokio::test]
