@@ -60,6 +60,12 @@ impl<K: Eq + Hash, V, const GENERATION: usize> RecentMap<K, V, GENERATION> {
         self.young.remove(key).or_else(|| self.old.remove(key))
     }
 
+    /// Removes the keys for which `keeps` returns `false`.
+    pub fn retain(&mut self, mut keeps: impl FnMut(&K) -> bool) {
+        self.young.retain(|key, _| keeps(key));
+        self.old.retain(|key, _| keeps(key));
+    }
+
     /// Returns an iterator over all keys and values, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.young.iter().chain(&self.old)

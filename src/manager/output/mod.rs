@@ -114,9 +114,16 @@ impl Outputs {
 
     /// Removes the output of attempts. What cannot be removed now is left: it takes up space and does no harm.
     pub(crate) async fn remove(&self, attempts: Vec<(JobId, RangeInclusive<Fence>)>) {
-        if !attempts.is_empty()
-            && let Err(error) = self.store.remove(&attempts).await
-        {
+        if attempts.is_empty() {
+            return;
+        }
+        // Another job of the same id begins with the same fences.
+        let gone: HashMap<&JobId, &RangeInclusive<Fence>> =
+            attempts.iter().map(|(job, fences)| (job, fences)).collect();
+        let stays = |of: &OutputOf| gone.get(&of.job).is_none_or(|fences| !fences.contains(&of.fence));
+        self.open.lock().retain(|(of, _)| stays(of));
+        self.trusted.lock().retain(|(of, _)| stays(of));
+        if let Err(error) = self.store.remove(&attempts).await {
             tracing::debug!(%error, jobs = attempts.len(), "the output of jobs is left over");
         }
     }

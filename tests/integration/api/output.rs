@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::client::OutputQuery;
 use leasehold::manager::Manager;
 use leasehold::store::Stream;
-use leasehold::wire::{Job, OutputPart, PieceOfOutput, PutOutput, PutOutputs, ReleaseJob, SubmitJob};
+use leasehold::wire::{CompleteJob, Job, OutputPart, PieceOfOutput, PutOutput, PutOutputs, ReleaseJob, SubmitJob};
 use reqwest::{Response, StatusCode};
 use serde_json::Value;
 
@@ -64,6 +64,25 @@ async fn pieces_of_output_are_kept_and_the_same_piece_again_changes_nothing() {
     assert_eq!(put(&server, &job, &end).await.status(), StatusCode::NO_CONTENT);
     let output = read(&server, &format!("{path}?stdout_from=5")).await;
     assert_eq!((stdout(&output), &output["streams"][0]["ended"]), (vec![(5, "wo\n".to_owned())], &true.into()));
+}
+
+#[tokio::test]
+async fn a_job_of_the_same_id_begins_with_an_output_of_its_own() {
+    let server = Server::start().await;
+    let client = server.client();
+    let path = "/v1/jobs/nightly/output";
+    for text in ["of the first one, which is longer\n", "of the second\n"] {
+        client
+            .submit(&SubmitJob { id: Some("nightly".to_owned()), ..SubmitJob::new("reports", "render") })
+            .await
+            .expect("submitted");
+        let job = client.claim(&claim("reports")).await.expect("claimed").jobs.pop().expect("a job");
+        assert_eq!(put(&server, &job, &piece(&job, 0, text)).await.status(), StatusCode::NO_CONTENT);
+        assert_eq!(stdout(&read(&server, path).await), [(0, text.to_owned())]);
+        let done = CompleteJob { worker_id: WORKER.to_owned(), fence: job.fence, result: None, next: None };
+        client.complete(&job.id, &done).await.expect("completed");
+        client.delete(&job.id, None).await.expect("deleted");
+    }
 }
 
 #[tokio::test]
