@@ -70,6 +70,9 @@ impl Flusher {
     }
 
     fn begin(&mut self, engine: &Engine) -> Result<(), StoreError> {
+        if let Some(failure) = &self.failed {
+            return Err(failure.clone());
+        }
         let flush = engine.begin_flush();
         self.under_way = Some(flush.under_way());
         self.thread.begin(flush)
