@@ -394,17 +394,17 @@ async fn health(State(front): State<Arc<Front>>, mut request: Request) -> Respon
     request.headers_mut().insert(REQUEST_ID, id.clone());
     let (own, leads, member) = (Arc::clone(&front.own.store), front.standing().leads, front.member.number());
     let answer = at_leader(State(front), request).await;
-    let trouble = own.stopped().map(StoreError::Stopped).or_else(|| own.hang().map(StoreError::from));
-    let trouble = trouble.or_else(|| own.out_of_order().map(StoreError::OutOfOrder));
+    let (stopped, hang, out_of_order) = (own.stopped(), own.hang(), own.out_of_order());
+    let trouble = stopped.clone().map(StoreError::Stopped).or_else(|| hang.clone().map(StoreError::from));
+    let trouble = trouble.or_else(|| out_of_order.clone().map(StoreError::OutOfOrder));
     let Some(trouble) = trouble.filter(|_| is_asked && !leads) else { return answer };
     if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
         // It knows no leader, as one that has left its group.
-        return refuse(trouble.into(), &id);
+        return refuse(unready(trouble), &id);
     }
     let (mut parts, body) = answer.into_parts();
-    let Ok(bytes) = to_bytes(body, MOST_HEALTH_BYTES).await else { return refuse(trouble.into(), &id) };
-    let (stopped, hangs, out_of_order) = (own.stopped(), own.hang().map(|hang| hang.why), own.out_of_order());
-    let store = StoreHealth { stopped, hangs, out_of_order, ..StoreHealth::default() };
+    let Ok(bytes) = to_bytes(body, MOST_HEALTH_BYTES).await else { return refuse(unready(trouble), &id) };
+    let store = StoreHealth { stopped, hangs: hang.map(|hang| hang.why), out_of_order, ..StoreHealth::default() };
     let health = serde_json::from_slice(&bytes).map(|health: ServerHealth| health.with_member(member, store));
     let Ok(with_member) = health.and_then(|health| serde_json::to_vec(&health)) else {
         return Response::from_parts(parts, Body::from(bytes));

@@ -176,7 +176,7 @@ impl Own {
 }
 
 impl Entered<'_> {
-    /// Serves the call.
+    /// Serves the call with the manager that worked when it came.
     ///
     /// # Errors
     /// [`NotLed`] when it is not known that this member led meanwhile.

@@ -1,4 +1,4 @@
-//! How a store is closed: its threads end first, then reads under way, and the directory is let go last.
+//! How a store is closed: its threads end first, then reads under way, and the directory is released last.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ impl EmbeddedStore {
             permits.close();
             drop(taken);
         }
-        // Before the engine, with which the directory is let go: who opens it next opens the output too.
+        // Before the engine, with which the directory is released: who opens it next opens the output too.
         self.inner.outputs.close().await;
         let engine = self.inner.engine.write().take();
         let release = move || {

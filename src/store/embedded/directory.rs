@@ -214,7 +214,7 @@ impl Directory {
         if self.reserve == 0 {
             return None;
         }
-        let left = self.left()?;
+        let left = bytes_left(&self.path)?;
         let is_taken = self.path.join(ROOM_FILE).exists();
         let enough = if is_taken { self.reserve } else { 3 * self.reserve };
         let is_short = left < enough || self.take_room().is_err();
@@ -231,12 +231,7 @@ impl Directory {
 
     /// Returns whether there is room for so many bytes, beside what is kept for when the disk is full.
     pub(super) fn has_room_for(&self, bytes: u64) -> bool {
-        self.left().is_none_or(|left| left >= bytes.saturating_add(self.reserve))
-    }
-
-    /// Returns how many bytes are left on the disk; `None` when that is unknown, which is no reason to refuse anything.
-    fn left(&self) -> Option<u64> {
-        left(&self.path)
+        bytes_left(&self.path).is_none_or(|left| left >= bytes.saturating_add(self.reserve))
     }
 
     /// Writes the seal durably, and whole or not at all.
@@ -323,8 +318,9 @@ impl Directory {
     }
 }
 
-/// Returns how many bytes are left on the disk of a folder; `None` when that is unknown.
-fn left(path: &Path) -> Option<u64> {
+/// Returns how many bytes are left on the disk of a folder; `None` when that is unknown, which is no reason to refuse
+/// anything.
+fn bytes_left(path: &Path) -> Option<u64> {
     let left = statvfs(path).ok()?;
     Some(left.blocks_available() * left.fragment_size())
 }
@@ -332,7 +328,7 @@ fn left(path: &Path) -> Option<u64> {
 /// Returns whether there is room to open a store in a directory, and to keep so many bytes for when the disk is full,
 /// with which new jobs are taken.
 pub(super) fn has_room(path: &Path, reserve: u64) -> bool {
-    left(path).is_none_or(|left| left >= ROOM_BYTES as u64 + 3 * reserve)
+    bytes_left(path).is_none_or(|left| left >= ROOM_BYTES as u64 + 3 * reserve)
 }
 
 /// Has the next read of each file of a folder with a name of this end come from the disk, where the system can: of what

@@ -11,8 +11,8 @@ use super::at::last_at;
 use super::last::Last;
 use crate::store::StoreError;
 
-/// How long a thread that panics may take to say so, before the process ends all the same: whoever reads what it says
-/// may have ceased to, and then it waits for good.
+/// How long a thread that panics may take to say so, before the process ends all the same: what it says may be read
+/// by nobody any more, and then it waits for good.
 const GRACE: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(3) };
 
 /// What the names of all threads of a store begin with.

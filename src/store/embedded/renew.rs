@@ -53,7 +53,7 @@ impl Inner {
 
     /// Returns whether nothing is written for want of room, and there is room now.
     fn may_go_on(&self) -> bool {
-        let waits = matches!(self.queue.read().closed(), Some(StoreError::OutOfOrder(_)));
+        let waits = self.queue.read().waits_for_room().is_some();
         // Reads go on with the former state meanwhile, and a disk without room may say that it has some.
         let may_write = || self.engine.read().as_ref().is_none_or(|engine| engine.disk.directory.try_room().is_ok());
         waits && has_room(&self.path, self.options.reserve_bytes) && may_write()

@@ -11,7 +11,7 @@ use crate::store::{Hang, StoreError};
 
 /// Why no write is answered while too few voters are there.
 const LACKS_MAJORITY: &str =
-    "no write is answered before most of the voting members run and have caught up: see to those that do not";
+    "no write is answered before most of the voting members run and have caught up: start or mend those that do not";
 
 /// The writes without an answer, and what the watchdog has found. Nothing is done under its lock but to count.
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl Unanswered {
     }
 
     /// Keeps what the watchdog has found. Returns whether that begins or ends a hang.
-    pub(super) fn found(&self, hang: Option<Hang>) -> bool {
+    pub(super) fn note_hang(&self, hang: Option<Hang>) -> bool {
         let mut state = self.0.lock();
         let is_change = state.hang.is_some() != hang.is_some();
         state.hang = hang;
@@ -84,7 +84,7 @@ impl Unanswered {
     }
 
     /// Keeps whether the oldest write has waited long for most of the voters. Returns whether that is new.
-    pub(super) fn found_majority(&self, is_lacking: bool) -> bool {
+    pub(super) fn note_majority(&self, is_lacking: bool) -> bool {
         mem::replace(&mut self.0.lock().lacks_majority, is_lacking) != is_lacking
     }
 
@@ -181,11 +181,11 @@ mod tests {
     fn want_of_a_majority_is_said_unless_there_is_a_hang() {
         let all = Unanswered::default();
         assert!(all.check().is_ok() && all.want().is_none());
-        assert!(all.found_majority(true) && !all.found_majority(true), "it is new once");
+        assert!(all.note_majority(true) && !all.note_majority(true), "it is new once");
         let said = |of: &Unanswered| of.check().expect_err("nothing is answered").to_string();
         assert!(said(&all).contains("most of the voting members"), "{}", said(&all));
-        all.found(Some(Hang { why: "as a test has it".to_owned(), is_lasting: false }));
+        all.note_hang(Some(Hang { why: "as a test has it".to_owned(), is_lasting: false }));
         assert!(said(&all).contains("it hangs: "), "{}", said(&all));
-        assert!(all.found(None) && all.found_majority(false) && all.check().is_ok());
+        assert!(all.note_hang(None) && all.note_majority(false) && all.check().is_ok());
     }
 }

@@ -9,8 +9,8 @@
 //! which answers its writes. One that is heard by members that acknowledge nothing, since they receive a whole state,
 //! leads on, and its writes wait: it has a word of its own for that. Without room writes are refused.
 //!
-//! What it has found is acted on before a line of the log says so, which another thread writes: whoever reads the log
-//! may have ceased to.
+//! What it has found is acted on before a line of the log says so, which another thread writes: the log may be read
+//! by nobody any more.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -58,7 +58,7 @@ pub(super) fn start(
 fn look(engine: &Engine, queue: &Queue, rules: &mut Rules, passed: Duration) {
     let unanswered = queue.unanswered();
     unanswered.go_on(passed);
-    let seen = seen(engine, queue);
+    let seen = gather(engine, queue);
     let goes_on = rules.goes_on(&seen, passed);
     if goes_on {
         unanswered.moves();
@@ -73,8 +73,8 @@ fn look(engine: &Engine, queue: &Queue, rules: &mut Rules, passed: Duration) {
         exchange.give_up_lead(hang.is_some());
     }
     let why = hang.as_ref().map(|hang| hang.why.clone());
-    let (is_change, is_lacking) = (unanswered.found(hang), rules.lacks_majority());
-    let is_new = unanswered.found_majority(is_lacking);
+    let (is_change, is_lacking) = (unanswered.note_hang(hang), rules.lacks_majority());
+    let is_new = unanswered.note_majority(is_lacking);
     match (is_change, why) {
         (true, Some(why)) => log_aside(move || tracing::error!("the store hangs: {why}")),
         (true, None) if queue.closed().is_none() => log_aside(|| tracing::info!("the store hangs no more")),
@@ -87,7 +87,7 @@ fn look(engine: &Engine, queue: &Queue, rules: &mut Rules, passed: Duration) {
     }
 }
 
-fn seen(engine: &Engine, queue: &Queue) -> Seen {
+fn gather(engine: &Engine, queue: &Queue) -> Seen {
     let oldest = queue.unanswered().oldest();
     let (following, flush) = (engine.agreed.awaited(), *engine.awaited_flush.lock());
     let seen = Seen { oldest, following, flush, ..Seen::default() };

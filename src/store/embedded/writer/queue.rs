@@ -179,9 +179,12 @@ impl Queue {
 
     /// Returns the reason why new jobs are refused for now; `None` while they are taken.
     pub(crate) fn new_jobs_refused(&self) -> Option<StoreError> {
-        let waiting = self.waiting.lock();
-        let closed = waiting.closed.as_ref().filter(|reason| matches!(reason, StoreError::OutOfOrder(_)));
-        closed.or(waiting.no_new_jobs.as_ref()).cloned()
+        self.waits_for_room().or_else(|| self.waiting.lock().no_new_jobs.clone())
+    }
+
+    /// Returns the reason why nothing is written until there is room on the disk; `None` while that is not so.
+    pub(crate) fn waits_for_room(&self) -> Option<StoreError> {
+        self.closed().filter(|reason| matches!(reason, StoreError::OutOfOrder(_)))
     }
 
     /// Returns the reason why the queue is closed; `None` while it is open.
