@@ -216,6 +216,8 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_member_lag_entries", Gauge,
         "Entries of the log that this member knows to be agreed on and has not applied yet"),
     metric("leasehold_member_leader_changes_total", Counter, "Times that this member has got another leader"),
+    metric("leasehold_member_output_uncopied_cells", Gauge,
+        "Parts of the output of jobs, of 8 KiB at most, of which no other member has a copy yet"),
     metric("leasehold_member_apply_seconds", Histogram(&ANSWERS),
         "Time to apply entries that were agreed on at a time"),
     metric("leasehold_member_entries_since_flush", Gauge,

@@ -5,9 +5,10 @@ use crate::store::OutputCell;
 use crate::store::output::CELL_BYTES;
 
 /// Returns the cells to write for a piece that comes after `last`, the last known cell of its stream; none when it
-/// brings nothing new. Where bytes before the piece are missing, its first cell begins with it.
+/// brings nothing new. Where bytes before the piece are missing, its first cell has a gap there.
 pub(super) fn assemble(last: Option<&OutputCell>, piece: &OutputPiece) -> Vec<OutputCell> {
-    let is_known = last.is_some_and(|last| last.end() >= piece.end() && (last.is_end || !piece.is_end));
+    let has_all = |last: &OutputCell| last.gaps.is_empty() && last.end() >= piece.end();
+    let is_known = last.is_some_and(|last| has_all(last) && (last.is_end || !piece.is_end));
     if is_known || (piece.bytes.is_empty() && !piece.is_end) {
         return Vec::new();
     }
@@ -15,25 +16,19 @@ pub(super) fn assemble(last: Option<&OutputCell>, piece: &OutputPiece) -> Vec<Ou
     let mut from = piece.offset;
     // Ends: each turn goes on to the next cell, and a piece has few.
     loop {
-        // The end of a stream belongs to its last byte's cell.
-        let begins = cell_start(if piece.bytes.is_empty() { from.saturating_sub(1) } else { from });
-        let to = piece.end().min(begins + CELL_BYTES);
+        let to = piece.end().min(from - from % CELL_BYTES + CELL_BYTES);
         let new = &piece.bytes[(from - piece.offset) as usize..(to - piece.offset) as usize];
-        let before =
-            last.filter(|last| cell_start(last.offset) == begins && (last.offset..=last.end()).contains(&from));
-        let mut bytes = before.map_or_else(Vec::new, |last| last.bytes[..(from - last.offset) as usize].to_vec());
-        bytes.extend_from_slice(new);
-        let offset = before.map_or(from, |last| last.offset);
-        cells.push(OutputCell { offset, bytes, is_end: piece.is_end && to == piece.end() });
+        let new = OutputCell::whole(from, new.to_vec(), piece.is_end && to == piece.end());
+        let is_before = |last: &&OutputCell| last.number() == new.number();
+        cells.push(match last.filter(is_before) {
+            Some(before) => before.clone().united(new),
+            None => new,
+        });
         if to == piece.end() {
             return cells;
         }
         from = to;
     }
-}
-
-fn cell_start(offset: u64) -> u64 {
-    offset - offset % CELL_BYTES
 }
 
 #[cfg(test)]
@@ -51,26 +46,34 @@ mod tests {
 
     #[test]
     fn a_piece_is_added_to_what_its_cell_has() {
-        let last = OutputCell { offset: 0, bytes: b"abc".to_vec(), is_end: false };
+        let last = OutputCell::whole(0, b"abc".to_vec(), false);
         let cells = assemble(Some(&last), &piece(3, b"de", true));
-        assert_eq!(cells, [OutputCell { offset: 0, bytes: b"abcde".to_vec(), is_end: true }]);
+        assert_eq!(cells, [OutputCell::whole(0, b"abcde".to_vec(), true)]);
         assert_eq!(assemble(Some(&cells[0]), &piece(3, b"de", true)), [], "again");
         assert_eq!(assemble(Some(&cells[0]), &piece(0, b"abc", false)), [], "late");
     }
 
     #[test]
-    fn after_a_gap_a_cell_begins_with_the_piece() {
-        let last = OutputCell { offset: 0, bytes: b"abc".to_vec(), is_end: false };
+    fn a_cell_has_a_gap_where_bytes_are_missing() {
+        let last = OutputCell::whole(0, b"abc".to_vec(), false);
         let cells = assemble(Some(&last), &piece(10, b"de", false));
-        assert_eq!(cells, [OutputCell { offset: 10, bytes: b"de".to_vec(), is_end: false }]);
+        assert_eq!(
+            cells.iter().map(|cell| (cell.end(), cell.pieces())).collect::<Vec<_>>(),
+            [(12, vec![(0, &b"abc"[..]), (10, b"de")])]
+        );
+        assert_eq!(
+            assemble(Some(&cells[0]), &piece(3, b"defghij", false)),
+            [OutputCell::whole(0, b"abcdefghijde".to_vec(), false)],
+            "what was missing comes late"
+        );
     }
 
     #[test]
     fn an_end_that_comes_alone_makes_no_cell_of_its_own() {
-        let full = OutputCell { offset: 0, bytes: vec![b'a'; CELL_BYTES as usize], is_end: false };
+        let full = OutputCell::whole(0, vec![b'a'; CELL_BYTES as usize], false);
         let cells = assemble(Some(&full), &piece(CELL_BYTES, b"", true));
         assert_eq!(cells, [OutputCell { is_end: true, ..full }]);
-        assert_eq!(assemble(None, &piece(0, b"", true)), [OutputCell { offset: 0, bytes: vec![], is_end: true }]);
+        assert_eq!(assemble(None, &piece(0, b"", true)), [OutputCell::whole(0, vec![], true)]);
     }
 
     proptest! {

@@ -17,12 +17,14 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::assembly::assemble;
+use crate::clock::Timestamp;
 use crate::job::{Fence, Job, JobId, LeaseProof, WorkerId};
 use crate::manager::Manager;
 use crate::manager::read::Watchers;
 use crate::manager::request::ManagerError;
+use crate::store::output::KEPT_FENCES;
 use crate::store::recent::RecentMap;
-use crate::store::{CellKey, OutputCell, OutputOf, OutputStore, Stream};
+use crate::store::{CellKey, OutputCell, OutputOf, OutputStore};
 
 pub use self::piece::OutputPiece;
 pub use self::reading::{AttemptChoice, AttemptOutput, OutputFrom, StreamOutput};
@@ -31,16 +33,14 @@ pub use self::reading::{AttemptChoice, AttemptOutput, OutputFrom, StreamOutput};
 const OPEN_STREAMS: usize = 4_096;
 /// How long a lease that was found to hold is taken to do so, where a look at the job costs a request.
 const TRUSTED: Duration = Duration::from_secs(5);
-/// The attempts of which output is kept, by fences: that of earlier ones is removed when a later one begins.
-const KEPT_FENCES: u64 = 50;
 
 /// What the manager knows of outputs.
 pub(crate) struct Outputs {
     store: Arc<dyn OutputStore>,
-    /// The last cell of each stream that was written lately.
-    open: Mutex<RecentMap<(OutputOf, Stream), OutputCell, OPEN_STREAMS>>,
-    /// When the lease of a worker was last found to hold.
-    trusted: Mutex<RecentMap<(OutputOf, WorkerId), Instant, OPEN_STREAMS>>,
+    /// The last cell of each stream that was written lately, by the place of its first one.
+    open: Mutex<RecentMap<CellKey, OutputCell, OPEN_STREAMS>>,
+    /// When the lease of a worker was last found to hold, and when the job was created.
+    trusted: Mutex<RecentMap<(OutputOf, WorkerId), (Instant, Timestamp), OPEN_STREAMS>>,
     followers: Watchers,
 }
 
@@ -51,25 +51,25 @@ impl Outputs {
 
     /// Returns the last known cell of these streams: as it is remembered, or else as it is stored. With it comes the
     /// first cell of a stream that is not at its beginning, so that every stream has one.
-    async fn known(&self, pieces: &[&OutputPiece]) -> Result<Known, ManagerError> {
+    async fn known(&self, pieces: &[Taken<'_>]) -> Result<Known, ManagerError> {
         let mut known = Known::default();
         let mut missing = Vec::new();
         {
             let open = self.open.lock();
-            for piece in pieces {
-                let stream = (piece.of.clone(), piece.stream);
+            for taken in pieces {
+                let (piece, stream) = (taken.piece, taken.stream());
                 match open.get(&stream).filter(|cell| cell.end() >= piece.offset) {
                     Some(cell) => drop(known.last.insert(stream, cell.clone())),
                     None if piece.offset == 0 => {}
-                    None => missing.extend([piece.offset - 1, 0].map(|at| CellKey::at(&piece.of, piece.stream, at))),
+                    None => missing.extend([piece.offset - 1, 0].map(|at| taken.cell_at(at))),
                 }
             }
         }
         if missing.is_empty() {
             return Ok(known);
         }
-        for (key, cell) in missing.iter().zip(self.store.read(&missing).await?) {
-            let stream = (key.of.clone(), key.stream);
+        for (key, cell) in missing.iter().zip(self.store.read_here(&missing).await?) {
+            let stream = CellKey::at(&key.of, key.created_at, key.stream, 0);
             match cell {
                 Some(cell) => {
                     let last = known.last.entry(stream).or_insert_with(|| cell.clone());
@@ -85,19 +85,16 @@ impl Outputs {
     }
 
     /// Writes the cells of pieces, and wakes whoever follows them.
-    async fn put(&self, pieces: &[&OutputPiece]) -> Result<(), ManagerError> {
+    async fn put(&self, pieces: &[Taken<'_>]) -> Result<(), ManagerError> {
         let known = self.known(pieces).await?;
         let mut cells: HashMap<CellKey, OutputCell> = HashMap::new();
         let mut last = known.last;
-        for (of, stream) in known.without_first {
-            let first = OutputCell { offset: 0, bytes: Vec::new(), is_end: false };
-            cells.insert(CellKey::at(&of, stream, 0), first);
-        }
-        for piece in pieces {
-            let stream = (piece.of.clone(), piece.stream);
-            for cell in assemble(last.get(&stream), piece) {
+        cells.extend(known.without_first.into_iter().map(|first| (first, OutputCell::whole(0, Vec::new(), false))));
+        for taken in pieces {
+            let stream = taken.stream();
+            for cell in assemble(last.get(&stream), taken.piece) {
                 last.insert(stream.clone(), cell.clone());
-                cells.insert(CellKey::at(&piece.of, piece.stream, cell.offset), cell);
+                cells.insert(CellKey::of_cell(&taken.piece.of, taken.created_at, taken.piece.stream, &cell), cell);
             }
         }
         if cells.is_empty() {
@@ -107,7 +104,7 @@ impl Outputs {
         let mut open = self.open.lock();
         last.into_iter().for_each(|(stream, cell)| open.insert(stream, cell));
         drop(open);
-        let jobs: HashSet<&JobId> = pieces.iter().map(|piece| &piece.of.job).collect();
+        let jobs: HashSet<&JobId> = pieces.iter().map(|taken| &taken.piece.of.job).collect();
         jobs.into_iter().for_each(|job| self.followers.wake(job));
         Ok(())
     }
@@ -121,7 +118,7 @@ impl Outputs {
         let gone: HashMap<&JobId, &RangeInclusive<Fence>> =
             attempts.iter().map(|(job, fences)| (job, fences)).collect();
         let stays = |of: &OutputOf| gone.get(&of.job).is_none_or(|fences| !fences.contains(&of.fence));
-        self.open.lock().retain(|(of, _)| stays(of));
+        self.open.lock().retain(|first| stays(&first.of));
         self.trusted.lock().retain(|(of, _)| stays(of));
         if let Err(error) = self.store.remove(&attempts).await {
             tracing::debug!(%error, jobs = attempts.len(), "the output of jobs is left over");
@@ -129,11 +126,28 @@ impl Outputs {
     }
 }
 
-/// What is known of streams before pieces are added to them.
+/// A piece that is taken, and when its job was created.
+struct Taken<'p> {
+    piece: &'p OutputPiece,
+    created_at: Timestamp,
+}
+
+impl Taken<'_> {
+    fn cell_at(&self, offset: u64) -> CellKey {
+        CellKey::at(&self.piece.of, self.created_at, self.piece.stream, offset)
+    }
+
+    /// Returns the place of the first cell of its stream.
+    fn stream(&self) -> CellKey {
+        self.cell_at(0)
+    }
+}
+
+/// What is known of streams before pieces are added to them, by the places of their first cells.
 #[derive(Default)]
 struct Known {
-    last: HashMap<(OutputOf, Stream), OutputCell>,
-    without_first: HashSet<(OutputOf, Stream)>,
+    last: HashMap<CellKey, OutputCell>,
+    without_first: HashSet<CellKey>,
 }
 
 impl Manager {
@@ -144,59 +158,70 @@ impl Manager {
     /// Each piece has its own result: [`ManagerError::NotFound`] and [`ManagerError::Refused`] as for a heartbeat;
     /// otherwise the store's error, after which the piece can be sent again.
     pub async fn put_output(&self, worker: &WorkerId, pieces: &[OutputPiece]) -> Vec<Result<(), ManagerError>> {
-        let mut verdicts: Vec<Option<ManagerError>> = self.may_write_output(worker, pieces).await;
-        let taken: Vec<&OutputPiece> =
-            pieces.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_none()).map(|(piece, _)| piece).collect();
+        let mut verdicts: Vec<Result<Timestamp, ManagerError>> = self.may_write_output(worker, pieces).await;
+        let taken = |(piece, verdict)| Some(Taken { piece, created_at: *Result::as_ref(verdict).ok()? });
+        let taken: Vec<Taken<'_>> = pieces.iter().zip(&verdicts).filter_map(taken).collect();
         let outputs = &self.shared.outputs;
         if let Err(error) = outputs.put(&taken).await {
-            verdicts.iter_mut().filter(|verdict| verdict.is_none()).for_each(|verdict| *verdict = Some(error.clone()));
+            verdicts.iter_mut().filter(|verdict| verdict.is_ok()).for_each(|verdict| *verdict = Err(error.clone()));
         } else {
-            let bytes: usize = taken.iter().map(|piece| piece.bytes.len()).sum();
+            let taken = || taken.iter().map(|taken| taken.piece);
+            let bytes: usize = taken().map(|piece| piece.bytes.len()).sum();
             metrics::counter!("leasehold_output_bytes_total").increment(bytes as u64);
-            let begun = taken.iter().filter(|piece| piece.offset == 0 && piece.of.fence.get() > KEPT_FENCES);
-            let former = |piece: &&OutputPiece| {
+            let begun = taken().filter(|piece| piece.offset == 0 && piece.of.fence.get() > KEPT_FENCES);
+            let former = |piece: &OutputPiece| {
                 let fence = Fence::new(piece.of.fence.get() - KEPT_FENCES);
                 (piece.of.job.clone(), fence..=fence)
             };
             outputs.remove(begun.map(former).collect()).await;
         }
-        verdicts.into_iter().map(|verdict| verdict.map_or(Ok(()), Err)).collect()
+        verdicts.into_iter().map(|verdict| verdict.map(drop)).collect()
     }
 
-    /// Returns why the worker may not write each of these pieces; `None` where it may.
-    async fn may_write_output(&self, worker: &WorkerId, pieces: &[OutputPiece]) -> Vec<Option<ManagerError>> {
+    /// Returns for each of these pieces when its job was created, or why the worker may not write it.
+    async fn may_write_output(
+        &self,
+        worker: &WorkerId,
+        pieces: &[OutputPiece],
+    ) -> Vec<Result<Timestamp, ManagerError>> {
         let trusts = !self.shared.store.has_realtime_search();
         let now = Instant::now();
         let attempts: HashSet<&OutputOf> = pieces.iter().map(|piece| &piece.of).collect();
-        let unsure: Vec<&OutputOf> = {
+        let mut verdicts: HashMap<&OutputOf, Result<Timestamp, ManagerError>> = HashMap::new();
+        let mut unsure: Vec<&OutputOf> = Vec::new();
+        {
             let trusted = self.shared.outputs.trusted.lock();
-            let is_trusted = |of: &&OutputOf| {
-                let at = trusted.get(&((*of).clone(), worker.clone()));
-                trusts && at.is_some_and(|at| now < *at + TRUSTED) && self.is_not_known_to_have_lost(of, worker)
-            };
-            attempts.into_iter().filter(|of| !is_trusted(of)).collect()
-        };
+            for of in attempts {
+                let found = trusted.get(&(of.clone(), worker.clone()));
+                match found.filter(|(at, _)| trusts && now < *at + TRUSTED) {
+                    Some((_, created_at)) if self.is_not_known_to_have_lost(of, worker) => {
+                        verdicts.insert(of, Ok(*created_at));
+                    }
+                    _ => unsure.push(of),
+                }
+            }
+        }
         let ids: Vec<JobId> = unsure.iter().map(|of| of.job.clone()).collect();
-        let mut refused: HashMap<&OutputOf, ManagerError> = HashMap::new();
         match self.shared.store.get(&ids).await {
             Ok(jobs) => {
                 let mut trusted = self.shared.outputs.trusted.lock();
                 for (of, job) in unsure.into_iter().zip(jobs) {
                     let verdict = match job {
-                        Some(found) => takes_output(&found.job, of, worker),
+                        Some(found) => takes_output(&found.job, of, worker).map(|()| found.job.created_at),
                         None => Err(ManagerError::NotFound(of.job.clone())),
                     };
-                    match verdict {
-                        Ok(()) => trusted.insert((of.clone(), worker.clone()), now),
-                        Err(error) => drop(refused.insert(of, error)),
+                    if let Ok(created_at) = verdict {
+                        trusted.insert((of.clone(), worker.clone()), (now, created_at));
                     }
+                    verdicts.insert(of, verdict);
                 }
             }
             Err(error) => {
-                refused.extend(unsure.into_iter().map(|of| (of, ManagerError::Store(error.clone()))));
+                verdicts.extend(unsure.into_iter().map(|of| (of, Err(ManagerError::Store(error.clone())))));
             }
         }
-        pieces.iter().map(|piece| refused.get(&piece.of).cloned()).collect()
+        // Each has one.
+        pieces.iter().filter_map(|piece| verdicts.get(&piece.of).cloned()).collect()
     }
 
     /// Returns whether nothing that this manager remembers of the job speaks against the worker's lease.

@@ -116,7 +116,7 @@ impl Manager {
         let job = found.ok_or_else(|| ManagerError::NotFound(id.clone()))?.job;
         let (fence, attempt) = find_attempt(&job, choice)?;
         let is_running = job.fence == fence && matches!(job.state, State::Running(_));
-        let keys: Vec<CellKey> = CellKey::all(&OutputOf { job: id.clone(), fence }).collect();
+        let keys: Vec<CellKey> = CellKey::all(&OutputOf { job: id.clone(), fence }, job.created_at).collect();
         let cells = self.shared.outputs.store.read(&keys).await?;
         let streams = Stream::ALL.map(|stream| {
             let of_stream = keys.iter().zip(&cells).filter(|(key, _)| key.stream == stream);
@@ -155,14 +155,14 @@ fn stream_of(stream: Stream, mut cells: Vec<OutputCell>, from: u64) -> StreamOut
     let length = cells.iter().map(OutputCell::end).max().unwrap_or(0);
     let is_ended = cells.iter().any(|cell| cell.is_end && cell.end() == length);
     let mut parts: Vec<(u64, Vec<u8>)> = Vec::new();
-    for OutputCell { offset, mut bytes, .. } in cells {
+    for (offset, bytes) in cells.iter().flat_map(OutputCell::pieces) {
         let start = offset.max(from);
         let skipped = usize::try_from(start - offset).unwrap_or(usize::MAX).min(bytes.len());
-        bytes.drain(..skipped);
+        let bytes = &bytes[skipped..];
         match parts.last_mut() {
             _ if bytes.is_empty() => {}
-            Some((begins, part)) if *begins + part.len() as u64 == start => part.append(&mut bytes),
-            _ => parts.push((start, bytes)),
+            Some((begins, part)) if *begins + part.len() as u64 == start => part.extend_from_slice(bytes),
+            _ => parts.push((start, bytes.to_vec())),
         }
     }
     StreamOutput { stream, parts, length, is_ended }
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     fn cell(offset: u64, bytes: &str, is_end: bool) -> OutputCell {
-        OutputCell { offset, bytes: bytes.into(), is_end }
+        OutputCell::whole(offset, bytes.into(), is_end)
     }
 
     #[test]

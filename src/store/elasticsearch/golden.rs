@@ -73,10 +73,12 @@ fn the_documents_of_what_is_no_job_are_as_recorded() {
     let job = JobId::new("job-7").expect("an id");
     let json = Json::parse("{\"a\": [1]}".to_owned()).expect("JSON");
     let body = NewBody { reference: BodyRef { id: BodyId(uuid::Uuid::from_u128(17)), bytes: 10 }, json };
-    let cell = OutputCell { offset: 4096, bytes: b"a line\n\xff".to_vec(), is_end: true };
+    let cell = OutputCell::whole(4096, b"a line\n\xff".to_vec(), true);
+    let torn = OutputCell::whole(4000, b"more".to_vec(), false).united(OutputCell::whole(4010, b"end".to_vec(), true));
     let documents = [
         ("body", pretty(&BodyDocument::new(&job, &body))),
-        ("output", pretty(&CellDocument::from(&cell))),
+        ("output", pretty(&CellDocument::of(&torn, Some(at)))),
+        ("output-before-gaps", pretty(&CellDocument::of(&cell, None))),
         ("record", record(BodyForm::Json)),
         ("record-text", record(BodyForm::Text)),
         ("tombstone", tombstone(Destination::Nowhere)),

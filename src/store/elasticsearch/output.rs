@@ -23,6 +23,7 @@ use super::context::Context;
 use super::definition::set_replicas;
 use super::documents::{mget, parse_mget};
 use super::nodes::Request;
+use crate::clock::Timestamp;
 use crate::job::{Fence, JobId};
 use crate::store::StoreError;
 use crate::store::output::{CellKey, OutputCell, OutputOf, OutputStore, SLOTS, Stream};
@@ -40,11 +41,27 @@ pub(super) struct CellDocument {
     offset: u64,
     end: bool,
     bytes: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    gaps: Vec<[u64; 2]>,
+    /// When the job was created, in milliseconds since the epoch; earlier versions left it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    created_ms: Option<i64>,
 }
 
-impl From<&OutputCell> for CellDocument {
-    fn from(cell: &OutputCell) -> Self {
-        Self { offset: cell.offset, end: cell.is_end, bytes: STANDARD.encode(&cell.bytes) }
+impl CellDocument {
+    pub(super) fn of(cell: &OutputCell, created_at: Option<Timestamp>) -> Self {
+        let gaps = cell.gaps.iter().map(|gap| [gap.start, gap.end]).collect();
+        let (bytes, created_ms) = (STANDARD.encode(&cell.bytes), created_at.map(Timestamp::as_millis));
+        Self { offset: cell.offset, end: cell.is_end, bytes, gaps, created_ms }
+    }
+
+    /// Returns the cell, unless it is of a job that was created at another time.
+    fn cell(&self, created_at: Timestamp) -> Result<Option<OutputCell>, String> {
+        let bytes = STANDARD.decode(&self.bytes).map_err(|error| error.to_string())?;
+        let gaps = self.gaps.iter().map(|[from, to]| *from..*to).collect();
+        let cell = OutputCell { gaps, ..OutputCell::whole(self.offset, bytes, self.end) };
+        let is_of_job = self.created_ms.is_none_or(|of| of == created_at.as_millis());
+        if cell.is_valid() { Ok(is_of_job.then_some(cell)) } else { Err("it does not lie within one cell".to_owned()) }
     }
 }
 
@@ -96,23 +113,23 @@ impl Outputs {
     }
 
     /// Reads the documents with these ids, as far as there are any.
-    async fn documents(&self, ids: &[String], deadline: Instant) -> Result<HashMap<String, OutputCell>, StoreError> {
+    async fn documents(&self, ids: &[String], deadline: Instant) -> Result<HashMap<String, CellDocument>, StoreError> {
         let mut found = HashMap::new();
         for ids in ids.chunks(MAX_ITEMS) {
             let reply = mget(&self.context.nodes, &self.index, ids, deadline).await?;
             for document in parse_mget(&reply, ids.len())? {
                 // Before the first cell there is no index.
                 let Some(source) = document.source().or_else(without_index)? else { continue };
-                let unreadable =
-                    |why: String| StoreError::Unreadable { what: format!("the output `{}`", document.id), why };
-                let stored: CellDocument =
-                    serde_json::from_str(source.get()).map_err(|error| unreadable(error.to_string()))?;
-                let bytes = STANDARD.decode(stored.bytes).map_err(|error| unreadable(error.to_string()))?;
-                found.insert(document.id, OutputCell { offset: stored.offset, bytes, is_end: stored.end });
+                let stored = serde_json::from_str(source.get());
+                found.insert(document.id.clone(), stored.map_err(|error| unreadable(&document.id, error.to_string()))?);
             }
         }
         Ok(found)
     }
+}
+
+fn unreadable(id: &str, why: String) -> StoreError {
+    StoreError::Unreadable { what: format!("the output `{id}`"), why }
 }
 
 /// Takes an index that is not there for one that is empty.
@@ -131,9 +148,9 @@ impl OutputStore for Outputs {
         for cells in chunks(&cells, MAX_ITEMS, |(_, cell)| cell.bytes.len() * 4 / 3 + 200) {
             let mut lines = Lines::default();
             for (key, cell) in cells {
-                let id = document_id(key);
+                let id = id_of(key);
                 let target = Target::any(&id).ranked(cell.rank()).in_index(&self.index);
-                lines.add(&Action::Index(target), Some(&CellDocument::from(cell)))?;
+                lines.add(&Action::Index(target), Some(&CellDocument::of(cell, Some(key.created_at))))?;
             }
             self.send(lines, deadline).await?;
         }
@@ -141,9 +158,13 @@ impl OutputStore for Outputs {
     }
 
     async fn read(&self, keys: &[CellKey]) -> Result<Vec<Option<OutputCell>>, StoreError> {
-        let ids: Vec<String> = keys.iter().map(document_id).collect();
+        let ids: Vec<String> = keys.iter().map(id_of).collect();
         let found = self.documents(&ids, Instant::now() + self.timeout).await?;
-        Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
+        let read = |(key, id): (&CellKey, String)| match found.get(&id) {
+            Some(document) => document.cell(key.created_at).map_err(|why| unreadable(&id, why)),
+            None => Ok(None),
+        };
+        keys.iter().zip(ids).map(read).collect()
     }
 
     /// A stream that has any output has its first cell, so that only these are read to learn which ones there are.
@@ -170,11 +191,15 @@ fn first_cells((job, fences): &(JobId, RangeInclusive<Fence>)) -> impl Iterator<
     let (first, last) = (fences.start().get(), fences.end().get());
     (first.max(last.saturating_sub(MAX_FENCES))..=last).flat_map(move |fence| {
         let of = OutputOf { job: job.clone(), fence: Fence::new(fence) };
-        Stream::ALL.map(|stream| document_id(&CellKey::at(&of, stream, 0)))
+        Stream::ALL.map(|stream| document_id(&of, stream, 0))
     })
 }
 
-/// Returns the id of a cell's document, which ends with the slot.
-fn document_id(key: &CellKey) -> String {
-    format!("{}/{}/{}/{}", key.of.job, key.of.fence.get(), key.stream.as_str(), key.slot)
+/// Returns the id of the document of a cell in this slot, which ends with that.
+fn document_id(of: &OutputOf, stream: Stream, slot: u64) -> String {
+    format!("{}/{}/{}/{slot}", of.job, of.fence.get(), stream.as_str())
+}
+
+fn id_of(key: &CellKey) -> String {
+    document_id(&key.of, key.stream, key.slot)
 }

@@ -32,7 +32,7 @@ use super::seal::LogSeal;
 use super::state::{FlushLimits, Published};
 use super::unflushed::{Flush, UnderWay};
 use super::unwritten;
-use crate::job::{Job, JobId, ScheduleId};
+use crate::job::{Fence, Job, JobId, ScheduleId};
 use crate::store::{Member as _, Record, RecordKey, StoreError, StoredSchedule, Versioned, WriteError};
 
 /// The disk, the log, and the state that readers see.
@@ -290,16 +290,16 @@ impl Engine {
         StoreError::Stopped(format!("{of}{why}: {}", what_to_do(own, self.disk.directory.path())))
     }
 
-    /// Returns whether there is a job. It may read the disk.
-    pub(super) fn has_job(&self, id: &JobId) -> Result<bool, StoreError> {
+    /// Returns the fence of a job; `None` where there is no such job. It may read the disk.
+    pub(super) fn fence_of(&self, id: &JobId) -> Result<Option<Fence>, StoreError> {
         let view = {
             let published = self.published.read();
-            if published.in_memory(id).is_some() {
-                return Ok(true);
+            if let Some(found) = published.in_memory(id) {
+                return Ok(Some(found.job.fence));
             }
             published.view.clone()
         };
-        Ok(self.disk.finished(&view, id)?.is_some())
+        Ok(self.disk.finished(&view, id)?.map(|found| found.job.fence))
     }
 
     /// Returns the number of the last write.

@@ -21,7 +21,7 @@ use super::offer::Offers;
 use super::options::GroupOptions;
 use super::others::{Others, Way};
 use super::progress::{Position, Successor};
-use super::words::{self, Ask, Word};
+use super::words::{self, Ask, OutputWord, Word};
 use crate::clock::Timestamp;
 use crate::store::{
     ChangeError, Heard, Hindrance, LeadershipMark, Member, MemberChange, MemberMessage, Membership, Role, Standing,
@@ -55,6 +55,8 @@ pub(super) struct Exchange {
     pub(super) offered: Mailbox<(u64, Offering)>,
     /// Filled when a state was received whole, which the store is to begin with.
     pub(super) received: Arc<Mailbox<()>>,
+    /// What other members say of the output of attempts, with their numbers; `None` when some is to be copied.
+    pub(super) outputs: Mailbox<Option<(u64, OutputWord)>>,
     inbox: Mutex<Inbox>,
     arrived: Condvar,
     outbox: Mutex<Outbox>,
@@ -81,6 +83,7 @@ impl Exchange {
             asks: Mailbox::new(WAITING_ASKS),
             offered: Mailbox::new(WAITING_ASKS),
             received: Arc::new(Mailbox::new(1)),
+            outputs: Mailbox::new(WAITING_ASKS),
             inbox: Mutex::default(),
             arrived: Condvar::new(),
             outbox: Mutex::default(),
@@ -178,6 +181,17 @@ impl Exchange {
     /// Takes note of how many bytes of a state were received, while one is.
     pub(super) fn receives(&self, bytes: Option<u64>) {
         self.standing.send_if_modified(|now| mem::replace(&mut now.receives, bytes) != bytes);
+    }
+
+    /// Returns the number of the last entry of the leader's log, as it was said lately.
+    pub(super) fn last_of_leader(&self) -> Option<u64> {
+        let leader = self.standing.borrow().leader?;
+        self.others(|others| others.lately(leader).map(|hello| hello.last)).flatten()
+    }
+
+    /// Returns the numbers of the other members that keep copies of output, and were heard of lately.
+    pub(super) fn that_keep_output(&self) -> BTreeSet<u64> {
+        self.others(|others| others.that_keep_output()).unwrap_or_default()
     }
 
     /// Returns the members that the group was founded with.
@@ -371,6 +385,7 @@ impl Exchange {
         self.arrived.notify_all();
         self.asks.close();
         self.offered.close();
+        self.outputs.close();
         self.offers.clear();
         self.standing.send_if_modified(|now| mem::take(&mut now.leads));
         self.asked.lock().lead_in(None, &not_leading(None));
@@ -384,6 +399,7 @@ impl Exchange {
         self.given_up.set(false);
         self.asks.open();
         self.offered.open();
+        self.outputs.open();
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use raft::eraftpb::{Entry, Message, MessageType};
+use serde_bytes::ByteBuf;
 use serde_json::{Map, json};
 
 use super::arbitrary;
@@ -19,7 +20,9 @@ use super::kept::Last;
 use super::log::{Format, Log, Options};
 use super::opened::{Acknowledged, Known, Numbers, OpeningsFile};
 use super::seal::{JournalSeal, KeyspaceSeal, LogSeal, Seal, SealedGroup, Vote};
-use super::words::{Ask, Cursor, Directories, Hello, Offer, Opened, Piece, Said, WentBack, Word};
+use super::words::{
+    Ask, AttemptWord, Cursor, Directories, Hello, Offer, Opened, OutputWord, Piece, Said, WentBack, Word,
+};
 use super::{entry, message, output, records, schedules, stored, versions, words};
 use crate::clock::Timestamp;
 use crate::golden::{Files, check, hex_of};
@@ -166,9 +169,16 @@ fn the_openings_of_directories_lie_on_disk_as_recorded() {
 #[test]
 fn the_output_and_the_audit_lie_on_disk_as_recorded() {
     let of = OutputOf { job: JobId::new("job-7").expect("an id"), fence: Fence::new(3) };
-    let cell = OutputCell { offset: 300, bytes: b"some output\n".to_vec(), is_end: true };
-    let cells = Stream::ALL.map(|stream| output::key_of(&CellKey { of: of.clone(), stream, slot: 9 }));
-    let cells = numbered(cells.into_iter().chain([output::stored(&cell).expect("a cell")]));
+    let (created_at, cell) = (Timestamp::from_millis(1_900_000_000_000), b"some output\n".to_vec());
+    let cell = OutputCell::whole(300, cell, true);
+    let torn = OutputCell::whole(200, b"more".to_vec(), false).united(cell.clone());
+    let keys = Stream::ALL.map(|stream| output::key_of(&CellKey { of: of.clone(), created_at, stream, slot: 9 }));
+    let stored = [(cell, None), (torn, Some(created_at))].map(|cell| {
+        let stored = output::encoded(&cell).expect("a cell");
+        assert_eq!(output::decoded(&stored).expect("the cell"), cell);
+        stored
+    });
+    let cells = numbered(keys.into_iter().chain(stored));
     let place = tempfile::tempdir().expect("a folder");
     let document = |id: &str| Map::from_iter([("event".to_owned(), json!({ "id": id, "b": 1, "a": "ü" }))]);
     let at = Timestamp::from_millis(1_900_000_000_000);
@@ -184,6 +194,8 @@ fn the_output_and_the_audit_lie_on_disk_as_recorded() {
 fn what_members_say_is_as_recorded() {
     let at = Cursor { keyspace: 3, after: Some(b"key".to_vec()) };
     let openings = Numbers { count: 9, last: vec![6, 700] };
+    let cells = vec![(ByteBuf::from(*b"key"), ByteBuf::from(*b"cell"))];
+    let attempt = AttemptWord { job: "job-7".to_owned(), fence: 3, created_ms: 1_900_000_000_000 };
     let words = [
         Word::Hello(Hello { knows: versions::OPENINGS, directory: 5, yours: 6, last: 400, receives: true }),
         Word::Offer(Offer { term: 3, number: 7, last: Last { number: 9, term: 2 } }),
@@ -192,6 +204,10 @@ fn what_members_say_is_as_recorded() {
         Word::Gone(7),
         Word::Opened(Opened { directory: 5, openings, last: Last { number: 400, term: 2 }, term: 3 }),
         Word::WentBack(WentBack { directory: 5, opening: 700 }),
+        Word::Output(OutputWord::Keep { number: 300, of_jobs: 400, cells: cells.clone() }),
+        Word::Output(OutputWord::Kept { number: 300 }),
+        Word::Output(OutputWord::Ask { number: 301, attempts: vec![attempt] }),
+        Word::Output(OutputWord::Answer { number: 301, count: 1, cells }),
     ];
     let words = words.iter().map(|word| {
         let said = words::encode(word).expect("writable");

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::copied::CopiedOutputs;
 use super::engine::Engine;
 use super::exchange::Exchange;
 use super::exits::Exits;
@@ -62,6 +63,18 @@ impl Threads {
         let ((of, by), options) = (shared(), options.clone());
         started.spawn("store-receive", move || incoming::receive(&of, &by, &options))?;
         Ok(started)
+    }
+
+    /// Starts the thread that copies output to other members, and theirs.
+    ///
+    /// # Errors
+    /// An error when it cannot be started.
+    pub(super) fn copy_output(&mut self, copied: Arc<CopiedOutputs>) -> io::Result<()> {
+        let engine = Arc::clone(&self.engine);
+        self.spawn("store-output", move || {
+            copied.run(&engine);
+            Ok(())
+        })
     }
 
     fn spawn(&mut self, name: &str, work: impl FnOnce() -> Result<(), StoreError> + Send + 'static) -> io::Result<()> {

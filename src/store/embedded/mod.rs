@@ -27,7 +27,8 @@
 //!   writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files, read only.
 //!   `verify`: all of it checked.
 //! - `stored`: a job on disk. `records`: a record on disk. `schedules`: a schedule on disk, and its keys. `audit`: the
-//!   audit's files, and how they are read. `output`: the output of attempts, in a database of its own.
+//!   audit's files, and how they are read. `output`: the output of attempts, in a database of its own, and `copied`,
+//!   how a group has it.
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
 //!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics. `budget`: how long they may take.
@@ -59,6 +60,7 @@ mod changing;
 mod checkpoint;
 mod closing;
 mod column;
+mod copied;
 mod delta;
 mod directory;
 mod disk;
@@ -151,6 +153,7 @@ use crate::store::{
 };
 use audit::{Audit, AuditFiles};
 use budget::Budget;
+use copied::CopiedOutputs;
 use directory::Directory;
 use disk::Disk;
 use engine::Engine;
@@ -199,6 +202,8 @@ struct Inner {
     query_time: Duration,
     audit: Arc<Mutex<Audit>>,
     outputs: Arc<Outputs>,
+    /// The same for others, in a group.
+    copied: Option<Arc<CopiedOutputs>>,
 }
 
 impl EmbeddedStore {
@@ -215,7 +220,9 @@ impl EmbeddedStore {
         let engine = Arc::new(Engine::open(directory, options, exchange.clone())?);
         let no_thread = |source| OpenError::Io { doing: "start a thread for", directory: path.to_owned(), source };
         let outputs = Outputs::in_directory(path);
-        let running = Running::start(&engine, &queue, exchange.clone(), &outputs, options).map_err(no_thread)?;
+        let copied = exchange.as_ref().map(|own| CopiedOutputs::new(Arc::clone(&outputs), Arc::clone(own)));
+        let running =
+            Running::start(&engine, &queue, exchange.clone(), (&outputs, &copied), options).map_err(no_thread)?;
         let inner = Arc::new(Inner {
             path: path.to_owned(),
             options: options.clone(),
@@ -231,6 +238,7 @@ impl EmbeddedStore {
             lookups: Arc::new(Semaphore::new(LOOKUPS as usize)),
             audit: Arc::new(Mutex::new(Audit::in_directory(path))),
             outputs,
+            copied,
         });
         let renewing = inner.start_renewing().map_err(no_thread)?;
         Ok(Self { inner, renewing: Mutex::new(Some(renewing)) })
@@ -392,7 +400,10 @@ impl Store for EmbeddedStore {
     }
 
     fn outputs(&self) -> Arc<dyn OutputStore> {
-        Arc::clone(&self.inner.outputs) as Arc<dyn OutputStore>
+        match &self.inner.copied {
+            Some(copied) => Arc::clone(copied) as Arc<dyn OutputStore>,
+            None => Arc::clone(&self.inner.outputs) as Arc<dyn OutputStore>,
+        }
     }
 
     fn has_realtime_search(&self) -> bool {

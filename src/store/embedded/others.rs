@@ -453,6 +453,12 @@ impl Others {
         self.heard.get(&member).filter(|(at, _)| at.elapsed() <= self.silence).map(|(_, hello)| hello)
     }
 
+    /// Returns the members that keep copies of output, and were heard of lately.
+    pub(super) fn that_keep_output(&self) -> BTreeSet<u64> {
+        let seated = self.seated.iter().copied();
+        seated.filter(|other| self.lately(*other).is_some_and(|hello| hello.knows >= versions::OUTPUT)).collect()
+    }
+
     /// Returns the members that were heard of lately.
     pub(super) fn that_are_there(&self) -> impl Iterator<Item = u64> {
         self.heard.keys().copied().filter(|other| self.lately(*other).is_some())

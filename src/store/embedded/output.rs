@@ -6,18 +6,20 @@
 //! new one.
 //!
 //! A key is the job's id, a zero, the fence, the stream and the slot. So the output of a job lies together, and that of
-//! jobs that are gone is found by going from one job to the next.
+//! jobs that are gone is found by going from one job to the next. A value is in postcard: the cell, and behind it the
+//! time at which the job was created and the gaps, which earlier versions leave out.
 
 use std::fs;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
@@ -27,9 +29,10 @@ use super::engine::Engine;
 use super::error::{closed, is_for_want_of_room};
 use super::exits::FailOnExit;
 use super::periodic::Periodic;
+use crate::clock::Timestamp;
 use crate::job::{Fence, JobId};
-use crate::store::StoreError;
-use crate::store::output::{CellKey, OutputCell, OutputStore};
+use crate::store::output::{CellKey, KEPT_FENCES, OutputCell, OutputOf, OutputStore};
+use crate::store::{Member as _, StoreError};
 
 /// The name of the folder.
 const FOLDER: &str = "output";
@@ -45,11 +48,22 @@ const AT_ONCE: usize = 4;
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const SWEPT_JOBS: usize = 1_000;
 
+/// A cell as it is stored, with its key.
+pub(super) type StoredPair = (ByteBuf, ByteBuf);
+
 /// The output of the jobs of a data directory.
 pub(super) struct Outputs {
-    directory: PathBuf,
-    database: Arc<Mutex<Stage>>,
+    place: Arc<Place>,
     calls: Arc<Semaphore>,
+    /// The entry of the log up to which all must be applied before a job that is not known is gone: no output of a
+    /// later one is there. `None` before that is known.
+    sweeps_from: Mutex<Option<u64>>,
+}
+
+/// Where the database is, and how far it is.
+struct Place {
+    directory: PathBuf,
+    database: Mutex<Stage>,
 }
 
 /// How far the database is.
@@ -75,19 +89,25 @@ struct StoredCell<'a> {
     bytes: &'a [u8],
 }
 
+/// What stands behind a cell.
+#[derive(Serialize, Deserialize)]
+struct Behind {
+    created_ms: Option<i64>,
+    gaps: Vec<Range<u64>>,
+}
+
+/// A cell and, unless an earlier version has written it, the time at which its job was created.
+type Cell = (OutputCell, Option<Timestamp>);
+
 impl Outputs {
     /// Creates the outputs of a data directory. Nothing is created before the first cell.
     pub(super) fn in_directory(directory: &Path) -> Arc<Self> {
+        let place = Place { directory: directory.to_owned(), database: Mutex::new(Stage::NotOpened) };
         Arc::new(Self {
-            directory: directory.to_owned(),
-            database: Arc::new(Mutex::new(Stage::NotOpened)),
+            place: Arc::new(place),
             calls: Arc::new(Semaphore::new(AT_ONCE)),
+            sweeps_from: Mutex::default(),
         })
-    }
-
-    /// Returns the database; `None` where there is none yet and none is to be created.
-    fn opened(&self, creates: bool) -> Result<Option<Arc<Opened>>, StoreError> {
-        opened(&self.directory, &mut self.database.lock(), creates)
     }
 
     /// Does something at the database, on a thread that may block.
@@ -97,20 +117,11 @@ impl Outputs {
         call: impl FnOnce(&Opened) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let turn = Arc::clone(&self.calls).acquire_owned().await.map_err(|_| closed())?;
-        let (directory, database) = (self.directory.clone(), Arc::clone(&self.database));
+        let place = Arc::clone(&self.place);
         let called = spawn_blocking(move || {
             // The call goes on where its caller has gone.
             let _turn = turn;
-            let Some(opened) = opened(&directory, &mut database.lock(), creates)? else { return Ok(T::default()) };
-            let called = call(&opened);
-            // After a write that failed every other one does.
-            if called.is_err() && opened.db.persist(PersistMode::Buffer).is_err() {
-                let mut stage = database.lock();
-                if matches!(&*stage, Stage::Open(open) if Arc::ptr_eq(open, &opened)) {
-                    *stage = Stage::Failed(Arc::downgrade(&opened));
-                }
-            }
-            called
+            place.call(creates, call)
         });
         called.await.map_err(|error| StoreError::Unavailable(format!("the output of jobs: {error}")))?
     }
@@ -121,7 +132,7 @@ impl Outputs {
         let all = self.calls.acquire_many(AT_ONCE as u32).await;
         self.calls.close();
         drop(all);
-        let stage = std::mem::replace(&mut *self.database.lock(), Stage::Closed);
+        let stage = std::mem::replace(&mut *self.place.database.lock(), Stage::Closed);
         let release = move || {
             if let Stage::Open(opened) = stage
                 && let Err(error) = opened.db.persist(PersistMode::SyncAll)
@@ -132,22 +143,96 @@ impl Outputs {
         drop(spawn_blocking(release).await);
     }
 
-    /// Removes the output of jobs that are gone, of at most [`SWEPT_JOBS`] jobs after `after`. Returns the job after
-    /// which the next call begins; `None` when it begins anew.
-    fn sweep(&self, engine: &Engine, after: Option<&JobId>) -> Result<Option<JobId>, StoreError> {
-        let Some(opened) = self.opened(false)? else { return Ok(None) };
-        let Opened { db, cells } = &*opened;
-        let mut from = after.map_or_else(Vec::new, after_job);
-        for _ in 0..SWEPT_JOBS {
-            let Some(first) = cells.range(from..).next() else { return Ok(None) };
-            let job = job_of(&first.key().map_err(failed)?)?;
-            if !engine.has_job(&job)? {
-                remove_all(db, cells, job.as_str().as_bytes(), &after_job(&job))?;
+    /// Removes the output of jobs that are gone, and of attempts of long ago, of at most [`SWEPT_JOBS`] jobs after
+    /// `after`. Returns the job after which the next call begins; `None` when it begins at the first.
+    fn sweep(&self, engine: &Engine, after: Option<JobId>) -> Result<Option<JobId>, StoreError> {
+        let mut after = after;
+        self.place.call(false, |Opened { db, cells }| {
+            for _ in 0..SWEPT_JOBS {
+                let from = after.as_ref().map_or_else(Vec::new, after_job);
+                let Some(first) = cells.range(from..).next() else { return Ok(None) };
+                let job = job_of(&first.key().map_err(failed)?)?;
+                // As long as it is held, no output comes of a job that is not known here yet.
+                let mut sweeps_from = self.sweeps_from.lock();
+                if !knows_all(engine, &mut sweeps_from) {
+                    break;
+                }
+                let end = match engine.fence_of(&job)? {
+                    None => after_job(&job),
+                    Some(fence) => attempt_key(&job, Fence::new((fence.get() + 1).saturating_sub(KEPT_FENCES))),
+                };
+                remove_all(db, cells, &attempt_key(&job, Fence::new(0)), &end)?;
+                drop(sweeps_from);
+                after = Some(job);
             }
-            from = after_job(&job);
-        }
-        job_of(&from).map(Some)
+            Ok(after)
+        })
     }
+
+    /// Returns how many of these attempts, from the first on, have `most` bytes in cells or few more, at least one of
+    /// them, and their cells.
+    pub(super) fn cells_of(
+        &self,
+        attempts: &[(OutputOf, Timestamp)],
+        most: usize,
+    ) -> Result<(usize, Vec<StoredPair>), StoreError> {
+        let read = |opened: &Opened| {
+            let (mut found, mut bytes) = (Vec::new(), 0);
+            for (count, (of, created_at)) in attempts.iter().enumerate() {
+                if bytes >= most {
+                    return Ok(Some((count, found)));
+                }
+                for cell in opened.cells.range(attempt_key(&of.job, of.fence)..attempt_key(&of.job, of.fence.next())) {
+                    let (key, cell) = cell.into_inner().map_err(failed)?;
+                    if decoded(&cell).is_ok_and(|(_, of_job)| of_job.is_none_or(|at| at == *created_at)) {
+                        bytes += cell.len();
+                        found.push((ByteBuf::from(key.to_vec()), ByteBuf::from(cell.to_vec())));
+                    }
+                }
+            }
+            Ok(Some((attempts.len(), found)))
+        };
+        Ok(self.place.call(false, read)?.unwrap_or((attempts.len(), Vec::new())))
+    }
+
+    /// Returns the cells with these keys, as they are stored; `None` where there is none.
+    pub(super) fn cells(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<ByteBuf>>, StoreError> {
+        let read = |opened: &Opened| {
+            let read = |key| Ok(opened.cells.get(key).map_err(failed)?.map(|cell| ByteBuf::from(cell.to_vec())));
+            keys.iter().map(read).collect::<Result<Vec<_>, _>>()
+        };
+        let mut read = self.place.call(false, read)?;
+        read.resize(keys.len(), None);
+        Ok(read)
+    }
+
+    /// Keeps cells of another member, as they are stored, united with what is here. All their jobs are known once the
+    /// entry `of_jobs` of the log is applied, where that is given. A cell that this version cannot read is left.
+    pub(super) fn keep(&self, cells: &[StoredPair], of_jobs: Option<u64>) -> Result<(), StoreError> {
+        let mut sweeps_from = self.sweeps_from.lock();
+        if of_jobs > *sweeps_from {
+            *sweeps_from = of_jobs;
+        }
+        if cells.is_empty() {
+            return Ok(());
+        }
+        self.place.call(true, |opened| {
+            let mut batch = opened.db.batch();
+            for (key, cell) in cells {
+                if let (Ok(_), Ok(cell)) = (job_of(key), decoded(cell)) {
+                    opened.add(&mut batch, key, cell)?;
+                }
+            }
+            batch.commit().map_err(failed)
+        })
+    }
+}
+
+/// Returns whether a job that is not known here is gone.
+fn knows_all(engine: &Engine, sweeps_from: &mut Option<u64>) -> bool {
+    let Some(exchange) = &engine.exchange else { return true };
+    *sweeps_from = sweeps_from.or_else(|| exchange.last_of_leader());
+    exchange.standing().borrow().leads || sweeps_from.is_some_and(|from| engine.applied().0 >= from)
 }
 
 /// Starts the thread that removes the output of jobs that are gone: a member that does not lead is not told of their
@@ -156,7 +241,7 @@ pub(super) fn start_sweep(engine: Weak<Engine>, outputs: Arc<Outputs>, guard: Fa
     let mut after = None;
     Periodic::start("store-sweep", SWEEP_EVERY, guard, move || {
         let Some(engine) = engine.upgrade() else { return false };
-        match outputs.sweep(&engine, after.as_ref()) {
+        match outputs.sweep(&engine, after.take()) {
             Ok(next) => after = next,
             Err(error) => tracing::debug!(%error, "the output of jobs that are gone is left"),
         }
@@ -164,32 +249,54 @@ pub(super) fn start_sweep(engine: Weak<Engine>, outputs: Arc<Outputs>, guard: Fa
     })
 }
 
-fn opened(directory: &Path, stage: &mut Stage, creates: bool) -> Result<Option<Arc<Opened>>, StoreError> {
-    match stage {
-        Stage::Open(opened) => return Ok(Some(Arc::clone(opened))),
-        Stage::Closed => return Err(closed()),
-        Stage::Failed(former) if former.strong_count() > 0 => {
-            return Err(StoreError::Unavailable("the output of jobs is being opened again".to_owned()));
+impl Place {
+    /// Does something at the database; where there is none and none is to be created, nothing.
+    fn call<T: Default>(
+        &self,
+        creates: bool,
+        call: impl FnOnce(&Opened) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Some(opened) = self.opened(creates)? else { return Ok(T::default()) };
+        let called = call(&opened);
+        // After a write that failed every other one does.
+        if called.is_err() && opened.db.persist(PersistMode::Buffer).is_err() {
+            let mut stage = self.database.lock();
+            if matches!(&*stage, Stage::Open(open) if Arc::ptr_eq(open, &opened)) {
+                *stage = Stage::Failed(Arc::downgrade(&opened));
+            }
         }
-        Stage::Failed(_) | Stage::NotOpened => {}
+        called
     }
-    let folder = directory.join(FOLDER);
-    if !creates && !folder.exists() {
-        return Ok(None);
-    }
-    let opened = open(&folder).or_else(|error| {
-        if is_for_want_of_room(&error) {
-            return Err(error);
+
+    /// Returns the database; `None` where there is none yet and none is to be created.
+    fn opened(&self, creates: bool) -> Result<Option<Arc<Opened>>, StoreError> {
+        let mut stage = self.database.lock();
+        match &*stage {
+            Stage::Open(opened) => return Ok(Some(Arc::clone(opened))),
+            Stage::Closed => return Err(closed()),
+            Stage::Failed(former) if former.strong_count() > 0 => {
+                return Err(StoreError::Unavailable("the output of jobs is being opened again".to_owned()));
+            }
+            Stage::Failed(_) | Stage::NotOpened => {}
         }
-        tracing::warn!(%error, folder = %folder.display(), "the output of jobs cannot be opened; it is put aside");
-        let aside = directory.join(PUT_ASIDE);
-        remove_folder(&aside)?;
-        fs::rename(&folder, aside)?;
-        open(&folder)
-    });
-    let opened = Arc::new(opened.map_err(failed)?);
-    *stage = Stage::Open(Arc::clone(&opened));
-    Ok(Some(opened))
+        let folder = self.directory.join(FOLDER);
+        if !creates && !folder.exists() {
+            return Ok(None);
+        }
+        let opened = open(&folder).or_else(|error| {
+            if is_for_want_of_room(&error) {
+                return Err(error);
+            }
+            tracing::warn!(%error, folder = %folder.display(), "the output of jobs cannot be opened; it is put aside");
+            let aside = self.directory.join(PUT_ASIDE);
+            remove_folder(&aside)?;
+            fs::rename(&folder, aside)?;
+            open(&folder)
+        });
+        let opened = Arc::new(opened.map_err(failed)?);
+        *stage = Stage::Open(Arc::clone(&opened));
+        Ok(Some(opened))
+    }
 }
 
 fn open(folder: &Path) -> Result<Opened, fjall::Error> {
@@ -203,18 +310,30 @@ fn open(folder: &Path) -> Result<Opened, fjall::Error> {
     Ok(Opened { db, cells })
 }
 
+impl Opened {
+    /// Adds a cell to what is to be written: united with what is there, unless that is of another job, or cannot be
+    /// read.
+    fn add(&self, batch: &mut OwnedWriteBatch, key: &[u8], (new, of_job): Cell) -> Result<(), StoreError> {
+        let there = self.cells.get(key).map_err(failed)?.and_then(|there| decoded(&there).ok());
+        let there = there.filter(|(_, of_former)| of_former.is_none() || of_job.is_none() || *of_former == of_job);
+        let united = match &there {
+            Some((there, of_former)) => (there.clone().united(new), of_job.or(*of_former)),
+            None => (new, of_job),
+        };
+        if there.as_ref() != Some(&united) {
+            batch.insert(&self.cells, key, encoded(&united)?);
+        }
+        Ok(())
+    }
+}
+
 #[async_trait]
 impl OutputStore for Outputs {
-    async fn write(&self, written: Vec<(CellKey, OutputCell)>) -> Result<(), StoreError> {
-        let write = move |Opened { db, cells }: &Opened| {
-            let mut batch = db.batch();
-            for (key, cell) in written {
-                let key = key_of(&key);
-                let there = cells.get(&key).map_err(failed)?;
-                let there = there.as_deref().map(stored_of).transpose()?;
-                if there.is_none_or(|there| there.rank() < cell.rank()) {
-                    batch.insert(cells, key, stored(&cell)?);
-                }
+    async fn write(&self, cells: Vec<(CellKey, OutputCell)>) -> Result<(), StoreError> {
+        let write = move |opened: &Opened| {
+            let mut batch = opened.db.batch();
+            for (key, cell) in cells {
+                opened.add(&mut batch, &key_of(&key), (cell, Some(key.created_at)))?;
             }
             batch.commit().map_err(failed)
         };
@@ -222,9 +341,13 @@ impl OutputStore for Outputs {
     }
 
     async fn read(&self, keys: &[CellKey]) -> Result<Vec<Option<OutputCell>>, StoreError> {
-        let (count, keys) = (keys.len(), keys.iter().map(key_of).collect::<Vec<_>>());
+        let (count, keys) = (keys.len(), keys.iter().map(|key| (key_of(key), key.created_at)).collect::<Vec<_>>());
         let read = move |Opened { cells, .. }: &Opened| {
-            let read = |key| cells.get(key).map_err(failed)?.map(|stored| cell_of(&stored)).transpose();
+            let read = |(key, created_at): &(Vec<u8>, Timestamp)| {
+                let cell = cells.get(key).map_err(failed)?.map(|cell| decoded(&cell)).transpose()?;
+                let is_of_job = |(_, of_job): &Cell| of_job.is_none_or(|of_job| of_job == *created_at);
+                Ok(cell.filter(is_of_job).map(|(cell, _)| cell))
+            };
             keys.iter().map(read).collect::<Result<Vec<_>, _>>()
         };
         let mut read = self.on_thread(false, read).await?;
@@ -272,25 +395,40 @@ fn remove_all(db: &Database, cells: &Keyspace, from: &[u8], to: &[u8]) -> Result
     for cell in cells.range(from..to) {
         batch.remove(cells, cell.key().map_err(failed)?);
     }
-    batch.commit().map_err(failed)
+    if batch.is_empty() { Ok(()) } else { batch.commit().map_err(failed) }
 }
 
-impl StoredCell<'_> {
-    fn rank(&self) -> u64 {
-        OutputCell::rank_of(self.offset + self.bytes.len() as u64, self.is_end)
+/// Writes a cell as it is stored.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] when it cannot be written.
+pub(super) fn encoded((cell, of_job): &Cell) -> Result<Vec<u8>, StoreError> {
+    let unwritable = |error: postcard::Error| StoreError::Corrupt(error.to_string());
+    let OutputCell { offset, bytes, is_end, gaps } = cell;
+    let bytes = postcard::to_stdvec(&StoredCell { offset: *offset, is_end: *is_end, bytes }).map_err(unwritable)?;
+    if of_job.is_none() && gaps.is_empty() {
+        return Ok(bytes);
     }
+    let behind = Behind { created_ms: of_job.map(Timestamp::as_millis), gaps: gaps.clone() };
+    postcard::to_extend(&behind, bytes).map_err(unwritable)
 }
 
-pub(super) fn stored(cell: &OutputCell) -> Result<Vec<u8>, StoreError> {
-    let stored = StoredCell { offset: cell.offset, is_end: cell.is_end, bytes: &cell.bytes };
-    postcard::to_stdvec(&stored).map_err(|error| StoreError::Corrupt(error.to_string()))
+/// Reads a cell as it is stored.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] when it is none.
+pub(super) fn decoded(stored: &[u8]) -> Result<Cell, StoreError> {
+    let corrupt = |why: &dyn std::fmt::Display| StoreError::Corrupt(format!("a part of an output: {why}"));
+    let (cell, rest) = postcard::take_from_bytes::<StoredCell>(stored).map_err(|error| corrupt(&error))?;
+    let mut read = OutputCell::whole(cell.offset, cell.bytes.to_vec(), cell.is_end);
+    let mut created_at = None;
+    if !rest.is_empty() {
+        let (behind, _) = postcard::take_from_bytes::<Behind>(rest).map_err(|error| corrupt(&error))?;
+        read.gaps = behind.gaps;
+        created_at = behind.created_ms.map(Timestamp::from_millis);
+    }
+    if read.is_valid() { Ok((read, created_at)) } else { Err(corrupt(&"it does not lie within one cell")) }
 }
 
-fn stored_of(stored: &[u8]) -> Result<StoredCell<'_>, StoreError> {
-    postcard::from_bytes(stored).map_err(|error| StoreError::Corrupt(format!("a part of an output: {error}")))
-}
-
-fn cell_of(stored: &[u8]) -> Result<OutputCell, StoreError> {
-    let StoredCell { offset, is_end, bytes } = stored_of(stored)?;
-    Ok(OutputCell { offset, bytes: bytes.to_vec(), is_end })
-}
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::copied::CopiedOutputs;
 use super::engine::Engine;
 use super::error::closed;
 use super::exchange::Exchange;
@@ -43,7 +44,7 @@ impl Running {
         engine: &Arc<Engine>,
         queue: &Arc<Queue>,
         exchange: Option<Arc<Exchange>>,
-        outputs: &Arc<Outputs>,
+        (outputs, copied): (&Arc<Outputs>, &Option<Arc<CopiedOutputs>>),
         options: &EmbeddedOptions,
     ) -> io::Result<Self> {
         let exits = exits(queue, engine.disk.directory.path(), options);
@@ -53,6 +54,9 @@ impl Running {
         let mut running = Self { queue: Arc::clone(queue), writer: Some(writer), threads: None, periodic: Vec::new() };
         let threads = exchange.map(|exchange| Threads::start(engine, &exchange, queue, &flusher, &exits, options));
         running.threads = threads.transpose()?;
+        if let (Some(threads), Some(copied)) = (&mut running.threads, copied) {
+            threads.copy_output(Arc::clone(copied))?;
+        }
         let (of, guard) = (|| Arc::downgrade(engine), || exits.guard());
         running.periodic.push(flush_when_due(of(), Arc::clone(queue), flusher, guard())?);
         running.periodic.push(checkpoint::start(of(), guard())?);

@@ -16,6 +16,7 @@ use std::num::NonZeroU64;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::error::Corrupt;
@@ -55,6 +56,30 @@ pub(super) enum Word {
     Opened(Opened),
     /// A directory went back in time, as it was opened last.
     WentBack(WentBack),
+    /// The output of attempts, which is copied from one member to another.
+    Output(OutputWord),
+}
+
+/// What is said of the output of attempts. A cell is its key and its value as they are stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum OutputWord {
+    /// The member is to keep these cells, all of whose jobs are known once this entry of the log is applied.
+    Keep { number: u64, of_jobs: u64, cells: Vec<(ByteBuf, ByteBuf)> },
+    /// It has those that came with this number.
+    Kept { number: u64 },
+    /// The member is asked for all that it has of these attempts.
+    Ask { number: u64, attempts: Vec<AttemptWord> },
+    /// It has these cells of so many of the attempts of this question, from the first on; of none where it cannot read
+    /// them.
+    Answer { number: u64, count: usize, cells: Vec<(ByteBuf, ByteBuf)> },
+}
+
+/// An attempt of a job, and when the job was created, in milliseconds since the epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AttemptWord {
+    pub(super) job: String,
+    pub(super) fence: u64,
+    pub(super) created_ms: i64,
 }
 
 /// Who a member is, and how far it has come.
@@ -171,14 +196,18 @@ pub(super) fn between(directories: Directories, message: &[u8]) -> Bytes {
     }
 }
 
-/// Returns whether a message has entries, or a piece of a state.
+/// Returns whether a message has entries, a piece of a state, or output.
 pub(super) fn is_bulk(message: &[u8]) -> bool {
     let message = match message.first() {
         Some(&OF_GROUP) => message.get(OF_GROUP_BYTES..).unwrap_or_default(),
         _ => message,
     };
     match message.first() {
-        Some(&WORD) => matches!(stored::take(&mut &message[1..]), Ok(Word::Piece(_))),
+        Some(&WORD) => match stored::take(&mut &message[1..]) {
+            Ok(Word::Piece(_)) => true,
+            Ok(Word::Output(OutputWord::Keep { cells, .. } | OutputWord::Answer { cells, .. })) => !cells.is_empty(),
+            _ => false,
+        },
         Some(&BETWEEN) => message.get(BETWEEN_BYTES..).is_some_and(message::has_entries),
         Some(&OPENED) => message.get(BETWEEN_BYTES + OPENING_BYTES..).is_some_and(message::has_entries),
         _ => message::has_entries(message),
@@ -285,8 +314,15 @@ mod tests {
         let opened = Opened { directory: 5, openings, last: Last { number: 4, term: 2 }, term: 2 };
         let went_back = WentBack { directory: 5, opening: 1 };
         let (opened, went_back) = (Word::Opened(opened), Word::WentBack(went_back));
+        let cells = vec![(ByteBuf::from(*b"key"), ByteBuf::from(*b"value"))];
+        let outputs = [
+            OutputWord::Keep { number: 3, of_jobs: 8, cells: cells.clone() },
+            OutputWord::Kept { number: 3 },
+            OutputWord::Ask { number: 4, attempts: vec![AttemptWord { job: "a".to_owned(), fence: 7, created_ms: 9 }] },
+            OutputWord::Answer { number: 4, count: 1, cells },
+        ];
         let words = [Word::Hello(hello), Word::Offer(offer), Word::Ask(ask), Word::Piece(piece()), Word::Gone(7)];
-        for word in words.into_iter().chain([opened, went_back]) {
+        for word in words.into_iter().chain([opened, went_back]).chain(outputs.map(Word::Output)) {
             let said = encode(&word).expect("writable");
             assert!(matches!(decode(&said), Ok(Said::Word(heard)) if heard == word), "{word:?}");
             for cut in 1..said.len() {
