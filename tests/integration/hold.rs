@@ -12,6 +12,7 @@ mod lines;
 mod notifications;
 mod out_of_order;
 mod outage;
+mod outputs;
 mod race;
 mod recovery;
 mod resize;

@@ -167,6 +167,8 @@ macro_rules! conformance {
                 outputs::output_is_read_as_it_was_written_each_attempt_on_its_own,
                 outputs::a_cell_that_ends_earlier_changes_nothing,
                 outputs::the_output_of_attempts_is_removed_and_that_of_others_stays,
+                outputs::output_is_not_read_as_that_of_a_later_job_of_the_same_id,
+                outputs::what_is_missing_in_a_cell_is_kept_as_a_gap,
                 model::random_commands_agree_with_a_simple_model,
             );
         }

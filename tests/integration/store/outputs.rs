@@ -1,5 +1,8 @@
 //! The output of attempts.
 
+use std::time::Duration;
+
+use leasehold::clock::Timestamp;
 use leasehold::job::Fence;
 use leasehold::store::{CellKey, OutputCell, OutputOf, Stream};
 
@@ -10,17 +13,21 @@ fn attempt(job: &str, fence: u64) -> OutputOf {
     OutputOf { job: id(job), fence: Fence::new(fence) }
 }
 
+fn created_at() -> Timestamp {
+    Timestamp::from_millis(1_700_000_000_000)
+}
+
 fn cell(offset: u64, bytes: &[u8], is_end: bool) -> OutputCell {
-    OutputCell { offset, bytes: bytes.to_vec(), is_end }
+    OutputCell::whole(offset, bytes.to_vec(), is_end)
 }
 
 async fn write(engine: &impl Engine, of: &OutputOf, stream: Stream, cell: &OutputCell) {
-    let place = CellKey::at(of, stream, cell.offset);
+    let place = CellKey::of_cell(of, created_at(), stream, cell);
     engine.store().outputs().write(vec![(place, cell.clone())]).await.expect("written");
 }
 
 async fn read(engine: &impl Engine, of: &OutputOf) -> Vec<OutputCell> {
-    let keys: Vec<CellKey> = CellKey::all(of).collect();
+    let keys: Vec<CellKey> = CellKey::all(of, created_at()).collect();
     let cells = engine.store().outputs().read(&keys).await.expect("read");
     assert_eq!(cells.len(), keys.len(), "an answer for each place");
     cells.into_iter().flatten().collect()
@@ -62,4 +69,18 @@ pub(crate) async fn the_output_of_attempts_is_removed_and_that_of_others_stays(e
     for (of, left) in attempts.iter().zip([0, 0, 2, 2, 2]) {
         assert_eq!(read(engine, of).await.len(), left, "{of:?}");
     }
+}
+
+pub(crate) async fn output_is_not_read_as_that_of_a_later_job_of_the_same_id(engine: &impl Engine) {
+    let of = attempt("a", 1);
+    write(engine, &of, Stream::Stdout, &cell(0, b"abc", true)).await;
+    let later: Vec<CellKey> = CellKey::all(&of, created_at().plus(Duration::from_secs(1))).collect();
+    let read = engine.store().outputs().read(&later).await.expect("read");
+    assert!(read.iter().all(Option::is_none), "{read:?}");
+}
+
+pub(crate) async fn what_is_missing_in_a_cell_is_kept_as_a_gap(engine: &impl Engine) {
+    let (of, torn) = (attempt("a", 1), cell(2, b"abc", false).united(cell(7, b"d", true)));
+    write(engine, &of, Stream::Stdout, &torn).await;
+    assert_eq!(read(engine, &of).await, [torn]);
 }
