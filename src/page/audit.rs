@@ -67,7 +67,6 @@ struct Audit {
     /// The address of the next page.
     next: Option<String>,
     is_kept: bool,
-    member: Option<u64>,
     fault: Option<String>,
 }
 
@@ -93,14 +92,14 @@ async fn audit(asker: &Asker, wanted: Wanted) -> Result<Audit, Refused> {
         Ok(answer) => (answer, None),
         Err(refused) if !refused.fields.is_empty() && !refused.is_of("cursor") => {
             let said = refused.fields.iter().map(|(field, message)| format!("{field}: {message}"));
-            let none = AuditAnswer { items: Vec::new(), next_cursor: None, kept: true, member: None };
+            let none = AuditAnswer { items: Vec::new(), next_cursor: None, kept: true };
             (none, Some(said.collect::<Vec<_>>().join("\n")))
         }
         Err(refused) => return Err(refused),
     };
-    let AuditAnswer { items: events, next_cursor, kept: is_kept, member } = answer;
+    let AuditAnswer { items: events, next_cursor, kept: is_kept } = answer;
     let next = next_cursor.map(|cursor| wanted.link(&cursor));
-    Ok(Audit { frame, wanted, events, next, is_kept, member, fault })
+    Ok(Audit { frame, wanted, events, next, is_kept, fault })
 }
 
 /// Reads a page of the audit. Of one that is large and has little of what is wanted, some pages may be empty.

@@ -4,6 +4,8 @@
 //! their final form; the store keeps them unchanged. It knows two fields of them alone, `event.id` and `@timestamp`;
 //! whoever searches names the others.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -68,14 +70,12 @@ pub enum AuditPlace {
         /// The id of the entry.
         id: String,
     },
-    /// The place in the order of writing.
-    InFile {
-        /// The number of the member whose file it is; 0 for a store of its own.
-        member: u64,
-        /// The month that the file is of: `2030-01`.
+    /// The place among files that were written one entry after the other.
+    InFiles {
+        /// The month that the files are of: `2030-01`.
         month: String,
-        /// The byte of the file with which the entry begins.
-        offset: u64,
+        /// How many bytes of each file are still to be read, by who wrote it.
+        left: BTreeMap<String, u64>,
     },
 }
 
@@ -89,7 +89,4 @@ pub struct AuditPage {
     pub next: Option<AuditPlace>,
     /// Whether the store has an audit, which may be empty.
     pub is_there: bool,
-    /// The number of the member whose audit it is; `None` for a store of its own. Each member has in its audit what it
-    /// has written there while it led.
-    pub member: Option<u64>,
 }

@@ -24,9 +24,6 @@ pub struct AuditAnswer {
     pub next_cursor: Option<String>,
     /// Whether an audit is kept, as far as the server knows: it writes one itself, or the store has one.
     pub kept: bool,
-    /// The member of the cluster whose audit this is: it has what this member has written there while it led. Null
-    /// where the server is of no cluster.
-    pub member: Option<u64>,
 }
 
 /// An event of a job as the audit keeps it, also when the job is removed.
@@ -103,7 +100,7 @@ impl AuditAnswer {
             event
         };
         let items = page.entries.iter().filter_map(event).collect();
-        Self { items, next_cursor, kept: page.is_there, member: page.member }
+        Self { items, next_cursor, kept: page.is_there }
     }
 }
 

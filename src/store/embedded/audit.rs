@@ -6,9 +6,11 @@
 //! and the order of writing would not be that of the events.
 //!
 //! They are read (`files`) in the order of writing, the last one first, which a file has without being read as a whole
-//! (`backwards`).
+//! (`backwards`). In a group each member has copies of the files of the others (`copies`, `copied`).
 
 mod backwards;
+mod copied;
+mod copies;
 mod files;
 
 use std::collections::BTreeMap;
@@ -23,6 +25,8 @@ use crate::clock::Timestamp;
 use crate::store::StoreError;
 use crate::store::audit::AuditEntry;
 use crate::store::recent::RecentMap;
+pub(super) use copied::CopiedAudit;
+pub(super) use copies::{AuditFile, Writer};
 pub(super) use files::AuditFiles;
 
 /// The folder of the audit in a data directory.

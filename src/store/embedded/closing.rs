@@ -28,7 +28,7 @@ impl EmbeddedStore {
             drop(taken);
         }
         // Before the engine, with which the directory is released: who opens it next opens the output too.
-        self.inner.outputs.close().await;
+        self.inner.beside.outputs.close().await;
         let engine = self.inner.engine.write().take();
         let release = move || {
             // Nobody else has the engine any more: neither readers, nor the writer, nor these threads.

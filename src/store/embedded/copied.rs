@@ -1,14 +1,15 @@
 //! The output of attempts in a group: each member keeps what it receives while it leads, and a copy goes to another.
 //!
 //! The log does not have output: it may be much, is worth less than jobs, and may lose its last seconds. What a leader
-//! is given goes to one other member soon after that, the *keeper*, and stays on both disks. A member that leads asks
-//! all others for what they have of an attempt as it first meets with that in a term: the former leader may have it,
-//! its keeper, or another member that led before. So a member that is lost takes at most with it what came in the last
-//! moment, and where that is amid a stream, the stream says so.
+//! is given goes to one other member soon after that, the *keeper*, and stays on both disks. Where output is read, the
+//! leader asks all others for what they have of the attempt, once in a term: the former leader may have it, its keeper,
+//! or another member that led before. So a member that is lost takes at most with it what came in the last moment, and
+//! where that is amid a stream, the stream says so. When another member begins with an empty directory, or is removed,
+//! each member copies all that it has once more, since the other copy may be lost.
 //!
-//! Cells are united wherever two of one place meet, so that it does not matter what comes first: nobody waits for the
-//! answers but those who read. Copies, questions and answers go in words beside the messages of the library, to each
-//! member one after the other. Whatever of this is lost is said again.
+//! Cells are united wherever two of one place meet, so that it does not matter what comes first: writes wait for no
+//! other member. Copies, questions and answers go in words beside the messages of the library, to each member one
+//! after the other, and are repeated when no answer comes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, RangeInclusive};
@@ -45,13 +46,15 @@ const COPY_CELLS: usize = 64;
 const ASKED_AT_ONCE: usize = 64;
 const ANSWER_BYTES: usize = 1 << 20;
 
-/// The most cells that wait to be copied, and the most attempts of which a member is still to be asked. What comes
-/// beyond that, as where no other member is there, is not copied, and is asked for when it is read.
-const MOST_UNCOPIED: usize = 8_192;
-const MOST_ASKED: usize = 8_192;
+/// The most cells of which it is remembered that they are to be copied. Beyond that, as where no other member is there
+/// for long, all are.
+const MOST_UNCOPIED: usize = 65_536;
+
+/// How often it is looked whether the other members are the same.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// How long those who read wait for other members, as long as these are there.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The attempts of which it is remembered, at least, which members have said what they have.
 const KNOWN: usize = 8_192;
@@ -78,6 +81,10 @@ struct State {
     keeper: Option<u64>,
     /// The last key that was copied: the next copy begins behind it.
     copied: Vec<u8>,
+    /// The key up to which all were looked at, while all are copied once more.
+    all_after: Option<Vec<u8>>,
+    /// The directories of the other members.
+    directories: BTreeMap<u64, u64>,
     /// What each other member is to be asked.
     asking: HashMap<u64, Asking>,
     known: RecentMap<Attempt, Known, KNOWN>,
@@ -122,10 +129,10 @@ impl CopiedOutputs {
     /// Copies what is written, asks other members and answers them, until the exchange is closed. A panic costs what
     /// was under way, and nothing that is worth more than output.
     pub(super) fn run(&self, engine: &Engine) {
-        let mut due = None;
+        let mut due = Instant::now();
         loop {
-            let heard = match self.exchange.outputs.next(due) {
-                Next::One(heard) => heard,
+            let heard = match self.exchange.outputs.next(Some(due)) {
+                Next::One(heard) => Some(heard),
                 Next::None => None,
                 Next::Closed => return,
             };
@@ -133,15 +140,17 @@ impl CopiedOutputs {
                 if let Some((from, word)) = heard {
                     self.hear(from, word);
                 }
-                let there = self.exchange.that_keep_output();
+                let there = self.exchange.that_keep_copies();
+                self.look_at_directories();
                 self.copy(engine, &there);
                 self.ask(&there);
             };
             if catch_unwind(AssertUnwindSafe(turn)).is_err() {
                 tracing::error!("output that was being copied to other members, or from them, is left");
-                *self.state.lock() = State::default();
+                *self.state.lock() = State { all_after: Some(Vec::new()), ..State::default() };
+                self.answered.notify_waiters();
             }
-            due = self.state.lock().due();
+            due = self.state.lock().due().unwrap_or_else(|| Instant::now() + LOOK_EVERY);
         }
     }
 
@@ -165,8 +174,9 @@ impl CopiedOutputs {
                 }
                 state.note_uncopied();
                 // A whole copy does not wait for more.
-                let wait = if state.uncopied.len() < COPY_CELLS { GATHER } else { Duration::ZERO };
-                state.copies_at = (!state.uncopied.is_empty()).then(|| Instant::now() + wait);
+                let is_whole = state.uncopied.len() >= COPY_CELLS || state.all_after.is_some();
+                let wait = if is_whole { Duration::ZERO } else { GATHER };
+                state.copies_at = state.has_to_copy().then(|| Instant::now() + wait);
             }
             OutputWord::Ask { number, attempts } => {
                 // Of one whose name is not read as one there is nothing.
@@ -188,13 +198,14 @@ impl CopiedOutputs {
     fn hear_answer(&self, from: u64, (number, count): (u64, usize), cells: &[StoredPair]) {
         let is_it = |question: &Question| question.number == number;
         let is_waited_for = |state: &State| state.asking.get(&from)?.question.as_ref().map(is_it);
-        if is_waited_for(&self.state.lock()) != Some(true) || !self.keep(cells, None) {
+        if is_waited_for(&self.state.lock()) != Some(true) {
             return;
         }
+        let count = if self.keep(cells, None) { count } else { 0 };
         let mut state = self.state.lock();
         let Some(asking) = state.asking.get_mut(&from) else { return };
         let Some(question) = asking.question.take_if(|question| is_it(question)) else { return };
-        // Where it can read none, it is asked again by those who read next.
+        // Where they cannot be read, or not be kept, they are asked for again by those who read next.
         let over = if count == 0 { question.attempts.len() } else { count };
         for attempt in question.attempts.iter().take(over) {
             asking.attempts.remove(attempt);
@@ -220,6 +231,18 @@ impl CopiedOutputs {
         self.exchange.say(to, &Word::Output(word));
     }
 
+    /// Has all copied once more where another member is not there any more with the directory that it had.
+    fn look_at_directories(&self) {
+        let now = self.exchange.other_directories();
+        let mut state = self.state.lock();
+        if state.directories.iter().any(|(member, directory)| now.get(member) != Some(directory)) {
+            state.all_after = Some(Vec::new());
+            state.copies_at.get_or_insert_with(Instant::now);
+            state.note_uncopied();
+        }
+        state.directories = now;
+    }
+
     /// Sends the keeper what is to be copied, when it is time, and where nothing is under way.
     fn copy(&self, engine: &Engine, there: &BTreeSet<u64>) {
         let mut state = self.state.lock();
@@ -239,6 +262,20 @@ impl CopiedOutputs {
             return;
         };
         state.keeper = Some(to);
+        if state.uncopied.len() < COPY_CELLS
+            && let Some(after) = state.all_after.take()
+        {
+            match self.own.keys_after(&after, COPY_CELLS) {
+                Ok(keys) => {
+                    state.all_after = keys.last().cloned();
+                    keys.into_iter().for_each(|key| state.add_uncopied(key));
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "output cannot be looked at now");
+                    state.all_after = Some(after);
+                }
+            }
+        }
         let behind = state.uncopied.range::<[u8], _>((Bound::Excluded(&*state.copied), Bound::Unbounded));
         let mut cells: Vec<(Vec<u8>, u64)> =
             behind.take(COPY_CELLS).map(|(key, written)| (key.clone(), *written)).collect();
@@ -260,8 +297,10 @@ impl CopiedOutputs {
         };
         // One that is not there was removed.
         let read = keys.into_iter().zip(read).filter_map(|(key, cell)| Some((ByteBuf::from(key), cell?)));
-        let (number, of_jobs, sent) = (rand::random(), engine.applied().0, read.collect());
+        let of_jobs = engine.applied().0.max(self.own.of_jobs());
+        let (number, sent) = (rand::random(), read.collect());
         state.copied = cells.last().map_or_else(Vec::new, |(key, _)| key.clone());
+        state.note_uncopied();
         state.copies_at = None;
         state.copy = (!cells.is_empty()).then(|| Sent { number, to, since: Instant::now(), cells });
         if state.copy.is_some() {
@@ -278,6 +317,8 @@ impl CopiedOutputs {
         let is_fewer = state.asking.len() < before;
         let (mut questions, term) = (Vec::new(), self.term());
         for (member, asking) in &mut state.asking {
+            // Since then another one may have led.
+            asking.question.take_if(|question| question.term != term);
             if asking.question.as_ref().is_some_and(|question| question.since.elapsed() < AGAIN_AFTER) {
                 continue;
             }
@@ -307,7 +348,7 @@ impl CopiedOutputs {
 
     /// Has the other members asked for what they have of attempts, unless they have said that in this term.
     fn ask_for(&self, attempts: &BTreeSet<Attempt>) {
-        let (term, there) = (self.term(), self.exchange.that_keep_output());
+        let (term, there) = (self.term(), self.exchange.that_keep_copies());
         let mut state = self.state.lock();
         let state = &mut *state;
         let mut asks = false;
@@ -321,39 +362,43 @@ impl CopiedOutputs {
                 }
             };
             for member in unasked {
-                let asking = state.asking.entry(member).or_default();
-                if asking.attempts.len() < MOST_ASKED {
-                    asks |= asking.attempts.insert(attempt.clone());
-                }
+                asks |= state.asking.entry(member).or_default().attempts.insert(attempt.clone());
             }
         }
         if asks {
-            self.exchange.outputs.put(None);
+            self.exchange.outputs.wake();
         }
     }
 
     /// Takes note of cells that were written.
     fn note(&self, keys: Vec<Vec<u8>>) {
         let mut state = self.state.lock();
-        for key in keys {
-            state.written += 1;
-            let written = state.written;
-            state.uncopied.insert(key, written);
-        }
-        while state.uncopied.len() > MOST_UNCOPIED {
-            state.uncopied.pop_first();
+        keys.into_iter().for_each(|key| state.add_uncopied(key));
+        if state.uncopied.len() > MOST_UNCOPIED {
+            state.uncopied.clear();
+            state.all_after = Some(Vec::new());
         }
         state.note_uncopied();
         if state.copy.is_none() && state.copies_at.is_none() {
             state.copies_at = Some(Instant::now() + GATHER);
-            self.exchange.outputs.put(None);
+            self.exchange.outputs.wake();
         }
     }
 }
 
 impl State {
+    fn add_uncopied(&mut self, key: Vec<u8>) {
+        self.written += 1;
+        self.uncopied.insert(key, self.written);
+    }
+
+    fn has_to_copy(&self) -> bool {
+        !self.uncopied.is_empty() || self.all_after.is_some()
+    }
+
     fn note_uncopied(&self) {
-        metrics::gauge!("leasehold_member_output_uncopied_cells").set(self.uncopied.len() as f64);
+        let unlooked_at = usize::from(self.all_after.is_some());
+        metrics::gauge!("leasehold_member_output_uncopied_cells").set((self.uncopied.len() + unlooked_at) as f64);
     }
 
     /// Returns when there is something to do although nothing is heard.
@@ -389,16 +434,16 @@ impl OutputStore for CopiedOutputs {
             let mut answered = Box::pin(self.answered.notified());
             // Before the look, so that no answer comes between the two.
             answered.as_mut().enable();
-            if !self.state.lock().is_asked_for(&attempts) || tokio::time::timeout_at(deadline, answered).await.is_err()
-            {
-                break;
+            if !self.state.lock().is_asked_for(&attempts) {
+                return self.own.read(keys).await;
+            }
+            if tokio::time::timeout_at(deadline, answered).await.is_err() {
+                return Err(StoreError::Unavailable("other members do not say what output they have".to_owned()));
             }
         }
-        self.own.read(keys).await
     }
 
     async fn read_here(&self, keys: &[CellKey]) -> Result<Vec<Option<OutputCell>>, StoreError> {
-        self.ask_for(&attempts_of(keys));
         self.own.read(keys).await
     }
 

@@ -21,13 +21,14 @@ use super::offer::Offers;
 use super::options::GroupOptions;
 use super::others::{Others, Way};
 use super::progress::{Position, Successor};
-use super::words::{self, Ask, OutputWord, Word};
+use super::words::{self, Ask, AuditWord, OutputWord, Word};
 use crate::clock::Timestamp;
 use crate::store::{
     ChangeError, Heard, Hindrance, LeadershipMark, Member, MemberChange, MemberMessage, Membership, Role, Standing,
     StoreError,
 };
 
+mod copies;
 mod work;
 
 use work::{Inbox, Outbox};
@@ -55,8 +56,10 @@ pub(super) struct Exchange {
     pub(super) offered: Mailbox<(u64, Offering)>,
     /// Filled when a state was received whole, which the store is to begin with.
     pub(super) received: Arc<Mailbox<()>>,
-    /// What other members say of the output of attempts, with their numbers; `None` when some is to be copied.
-    pub(super) outputs: Mailbox<Option<(u64, OutputWord)>>,
+    /// What other members say of the output of attempts, with their numbers.
+    pub(super) outputs: Mailbox<(u64, OutputWord)>,
+    /// The same of the files of the audit.
+    pub(super) audits: Mailbox<(u64, AuditWord)>,
     inbox: Mutex<Inbox>,
     arrived: Condvar,
     outbox: Mutex<Outbox>,
@@ -84,6 +87,7 @@ impl Exchange {
             offered: Mailbox::new(WAITING_ASKS),
             received: Arc::new(Mailbox::new(1)),
             outputs: Mailbox::new(WAITING_ASKS),
+            audits: Mailbox::new(WAITING_ASKS),
             inbox: Mutex::default(),
             arrived: Condvar::new(),
             outbox: Mutex::default(),
@@ -183,17 +187,6 @@ impl Exchange {
         self.standing.send_if_modified(|now| mem::replace(&mut now.receives, bytes) != bytes);
     }
 
-    /// Returns the number of the last entry of the leader's log, as it was said lately.
-    pub(super) fn last_of_leader(&self) -> Option<u64> {
-        let leader = self.standing.borrow().leader?;
-        self.others(|others| others.lately(leader).map(|hello| hello.last)).flatten()
-    }
-
-    /// Returns the numbers of the other members that keep copies of output, and were heard of lately.
-    pub(super) fn that_keep_output(&self) -> BTreeSet<u64> {
-        self.others(|others| others.that_keep_output()).unwrap_or_default()
-    }
-
     /// Returns the members that the group was founded with.
     pub(super) fn founded(&self) -> Arc<Membership> {
         Arc::clone(&self.founded.lock())
@@ -213,6 +206,7 @@ impl Exchange {
         });
         if is_new {
             self.others(|others| others.agree(self.group.member, members));
+            self.outputs.wake();
         }
     }
 
@@ -386,6 +380,7 @@ impl Exchange {
         self.asks.close();
         self.offered.close();
         self.outputs.close();
+        self.audits.close();
         self.offers.clear();
         self.standing.send_if_modified(|now| mem::take(&mut now.leads));
         self.asked.lock().lead_in(None, &not_leading(None));
@@ -400,6 +395,7 @@ impl Exchange {
         self.asks.open();
         self.offered.open();
         self.outputs.open();
+        self.audits.open();
     }
 }
 

@@ -12,7 +12,7 @@ use serde_bytes::ByteBuf;
 use serde_json::{Map, json};
 
 use super::arbitrary;
-use super::audit::Audit;
+use super::audit::{Audit, AuditFile, Writer};
 use super::block::NewBlock;
 use super::directory::Directory;
 use super::disk::MetaKey;
@@ -21,7 +21,7 @@ use super::log::{Format, Log, Options};
 use super::opened::{Acknowledged, Known, Numbers, OpeningsFile};
 use super::seal::{JournalSeal, KeyspaceSeal, LogSeal, Seal, SealedGroup, Vote};
 use super::words::{
-    Ask, AttemptWord, Cursor, Directories, Hello, Offer, Opened, OutputWord, Piece, Said, WentBack, Word,
+    Ask, AttemptWord, AuditWord, Cursor, Directories, Hello, Offer, Opened, OutputWord, Piece, Said, WentBack, Word,
 };
 use super::{entry, message, output, records, schedules, stored, versions, words};
 use crate::clock::Timestamp;
@@ -195,6 +195,7 @@ fn what_members_say_is_as_recorded() {
     let at = Cursor { keyspace: 3, after: Some(b"key".to_vec()) };
     let openings = Numbers { count: 9, last: vec![6, 700] };
     let cells = vec![(ByteBuf::from(*b"key"), ByteBuf::from(*b"cell"))];
+    let file = AuditFile { month: "2030-01".to_owned(), writer: Writer(0x7000) };
     let attempt = AttemptWord { job: "job-7".to_owned(), fence: 3, created_ms: 1_900_000_000_000 };
     let words = [
         Word::Hello(Hello { knows: versions::OPENINGS, directory: 5, yours: 6, last: 400, receives: true }),
@@ -208,6 +209,9 @@ fn what_members_say_is_as_recorded() {
         Word::Output(OutputWord::Kept { number: 300 }),
         Word::Output(OutputWord::Ask { number: 301, attempts: vec![attempt] }),
         Word::Output(OutputWord::Answer { number: 301, count: 1, cells }),
+        Word::Audit(AuditWord::Has { files: vec![(file.clone(), 300)] }),
+        Word::Audit(AuditWord::Lacks { files: vec![(file.clone(), 0)] }),
+        Word::Audit(AuditWord::Piece { file, offset: 300, bytes: ByteBuf::from(*b"line") }),
     ];
     let words = words.iter().map(|word| {
         let said = words::encode(word).expect("writable");

@@ -8,15 +8,21 @@ use parking_lot::{Condvar, Mutex};
 /// A mailbox that holds so many things at most; the oldest are dropped.
 pub(super) struct Mailbox<T> {
     most: usize,
-    state: Mutex<(VecDeque<T>, bool)>,
+    state: Mutex<State<T>>,
     arrived: Condvar,
+}
+
+struct State<T> {
+    waiting: VecDeque<T>,
+    is_woken: bool,
+    is_closed: bool,
 }
 
 /// What has come of waiting.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<T> {
     One(T),
-    /// The time is over.
+    /// The time is over, or the thread was woken.
     None,
     /// The mailbox is closed.
     Closed,
@@ -24,17 +30,24 @@ pub(super) enum Next<T> {
 
 impl<T> Mailbox<T> {
     pub(super) fn new(most: usize) -> Self {
-        Self { most, state: Mutex::new((VecDeque::new(), false)), arrived: Condvar::new() }
+        let state = State { waiting: VecDeque::new(), is_woken: false, is_closed: false };
+        Self { most, state: Mutex::new(state), arrived: Condvar::new() }
     }
 
     /// Puts something into it.
     pub(super) fn put(&self, one: T) {
         let mut state = self.state.lock();
-        state.0.push_back(one);
-        if state.0.len() > self.most {
-            state.0.pop_front();
+        state.waiting.push_back(one);
+        if state.waiting.len() > self.most {
+            state.waiting.pop_front();
         }
         drop(state);
+        self.arrived.notify_one();
+    }
+
+    /// Has the thread go on without waiting, once.
+    pub(super) fn wake(&self) {
+        self.state.lock().is_woken = true;
         self.arrived.notify_one();
     }
 
@@ -42,17 +55,20 @@ impl<T> Mailbox<T> {
     pub(super) fn next(&self, until: Option<Instant>) -> Next<T> {
         let mut state = self.state.lock();
         loop {
-            if state.1 {
+            if state.is_closed {
                 return Next::Closed;
             }
-            if let Some(one) = state.0.pop_front() {
+            if let Some(one) = state.waiting.pop_front() {
                 return Next::One(one);
+            }
+            if std::mem::take(&mut state.is_woken) {
+                return Next::None;
             }
             match until {
                 None => self.arrived.wait(&mut state),
                 Some(until) => {
-                    if self.arrived.wait_until(&mut state, until).timed_out() && state.0.is_empty() {
-                        return if state.1 { Next::Closed } else { Next::None };
+                    if self.arrived.wait_until(&mut state, until).timed_out() && state.waiting.is_empty() {
+                        return if state.is_closed { Next::Closed } else { Next::None };
                     }
                 }
             }
@@ -61,12 +77,12 @@ impl<T> Mailbox<T> {
 
     /// Closes it, and drops what is in it.
     pub(super) fn close(&self) {
-        *self.state.lock() = (VecDeque::new(), true);
+        *self.state.lock() = State { waiting: VecDeque::new(), is_woken: false, is_closed: true };
         self.arrived.notify_all();
     }
 
     /// Opens it again.
     pub(super) fn open(&self) {
-        self.state.lock().1 = false;
+        self.state.lock().is_closed = false;
     }
 }

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::audit::CopiedAudit;
 use super::copied::CopiedOutputs;
 use super::engine::Engine;
 use super::exchange::Exchange;
@@ -65,11 +66,15 @@ impl Threads {
         Ok(started)
     }
 
-    /// Starts the thread that copies output to other members, and theirs.
+    /// Starts the threads that copy output and the audit to other members, and theirs.
     ///
     /// # Errors
-    /// An error when it cannot be started.
-    pub(super) fn copy_output(&mut self, copied: Arc<CopiedOutputs>) -> io::Result<()> {
+    /// An error when one cannot be started.
+    pub(super) fn copy(&mut self, copied: Arc<CopiedOutputs>, audit: Arc<CopiedAudit>) -> io::Result<()> {
+        self.spawn("store-audit", move || {
+            audit.run();
+            Ok(())
+        })?;
         let engine = Arc::clone(&self.engine);
         self.spawn("store-output", move || {
             copied.run(&engine);

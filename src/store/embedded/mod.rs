@@ -27,8 +27,8 @@
 //!   writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files, read only.
 //!   `verify`: all of it checked.
 //! - `stored`: a job on disk. `records`: a record on disk. `schedules`: a schedule on disk, and its keys. `audit`: the
-//!   audit's files, and how they are read. `output`: the output of attempts, in a database of its own, and `copied`,
-//!   how a group has it.
+//!   audit's files, how they are read, and how a group has them. `output`: the output of attempts, in a database of its
+//!   own, and `copied`, how a group has it. `beside`: both.
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
 //!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics. `budget`: how long they may take.
@@ -53,6 +53,7 @@ mod at;
 mod audit;
 mod available;
 mod background;
+mod beside;
 mod block;
 mod budget;
 mod changed;
@@ -151,9 +152,8 @@ use crate::store::{
     Record, RecordKey, RecordKind, RecordWrite, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule,
     Versioned, Write, WriteResult,
 };
-use audit::{Audit, AuditFiles};
+use beside::Beside;
 use budget::Budget;
-use copied::CopiedOutputs;
 use directory::Directory;
 use disk::Disk;
 use engine::Engine;
@@ -166,7 +166,6 @@ use narrow::{Narrowed, NarrowedSchedules};
 pub use opening::{accept_copy, member_of};
 pub use options::{EmbeddedOptions, GroupOptions};
 use options::{INDEXED_SCANS, LOOKUPS, SCANS};
-use output::Outputs;
 use running::{Running, standing_by};
 pub use verify::{StateHash, Verified, verify};
 use writer::{Queue, answers};
@@ -200,10 +199,7 @@ struct Inner {
     indexed_scans: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
     query_time: Duration,
-    audit: Arc<Mutex<Audit>>,
-    outputs: Arc<Outputs>,
-    /// The same for others, in a group.
-    copied: Option<Arc<CopiedOutputs>>,
+    beside: Beside,
 }
 
 impl EmbeddedStore {
@@ -219,10 +215,8 @@ impl EmbeddedStore {
         let exchange = options.group.clone().map(|group| Arc::new(Exchange::new(group, standing_by(&queue))));
         let engine = Arc::new(Engine::open(directory, options, exchange.clone())?);
         let no_thread = |source| OpenError::Io { doing: "start a thread for", directory: path.to_owned(), source };
-        let outputs = Outputs::in_directory(path);
-        let copied = exchange.as_ref().map(|own| CopiedOutputs::new(Arc::clone(&outputs), Arc::clone(own)));
-        let running =
-            Running::start(&engine, &queue, exchange.clone(), (&outputs, &copied), options).map_err(no_thread)?;
+        let beside = Beside::in_directory(path, exchange.as_ref());
+        let running = Running::start(&engine, &queue, exchange.clone(), &beside, options).map_err(no_thread)?;
         let inner = Arc::new(Inner {
             path: path.to_owned(),
             options: options.clone(),
@@ -236,9 +230,7 @@ impl EmbeddedStore {
             indexed_scans: Arc::new(Semaphore::new(INDEXED_SCANS as usize)),
             query_time: options.query_time,
             lookups: Arc::new(Semaphore::new(LOOKUPS as usize)),
-            audit: Arc::new(Mutex::new(Audit::in_directory(path))),
-            outputs,
-            copied,
+            beside,
         });
         let renewing = inner.start_renewing().map_err(no_thread)?;
         Ok(Self { inner, renewing: Mutex::new(Some(renewing)) })
@@ -389,21 +381,20 @@ impl Store for EmbeddedStore {
         if entries.is_empty() {
             return Ok(());
         }
-        let (audit, entries) = (Arc::clone(&self.inner.audit), entries.to_vec());
-        self.on_disk(&self.inner.lookups, move |_| audit.lock().append(&entries)).await
+        let (audit, entries) = (Arc::clone(&self.inner.beside.audit), entries.to_vec());
+        self.on_disk(&self.inner.lookups, move |_| audit.lock().append(&entries)).await?;
+        self.inner.beside.audit_is_copied().await;
+        Ok(())
     }
 
     async fn read_audit(&self, search: &AuditSearch) -> Result<AuditPage, StoreError> {
-        let files = AuditFiles::in_directory(&self.inner.path, self.inner.exchange.as_ref().map(|own| own.number()));
+        let files = self.inner.beside.audit_files(&self.inner.path);
         let search = search.clone();
         self.query(false, move |_, budget| files.read(&search, &budget)).await
     }
 
     fn outputs(&self) -> Arc<dyn OutputStore> {
-        match &self.inner.copied {
-            Some(copied) => Arc::clone(copied) as Arc<dyn OutputStore>,
-            None => Arc::clone(&self.inner.outputs) as Arc<dyn OutputStore>,
-        }
+        self.inner.beside.output_store()
     }
 
     fn has_realtime_search(&self) -> bool {

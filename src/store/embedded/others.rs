@@ -453,10 +453,18 @@ impl Others {
         self.heard.get(&member).filter(|(at, _)| at.elapsed() <= self.silence).map(|(_, hello)| hello)
     }
 
-    /// Returns the members that keep copies of output, and were heard of lately.
-    pub(super) fn that_keep_output(&self) -> BTreeSet<u64> {
+    /// Returns the members that keep copies of what the log does not have, and were heard of lately.
+    pub(super) fn that_keep_copies(&self) -> BTreeSet<u64> {
         let seated = self.seated.iter().copied();
-        seated.filter(|other| self.lately(*other).is_some_and(|hello| hello.knows >= versions::OUTPUT)).collect()
+        seated.filter(|other| self.lately(*other).is_some_and(|hello| hello.knows >= versions::COPIES)).collect()
+    }
+
+    /// Returns the other members of which a directory is known, and its number.
+    pub(super) fn seated_directories(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.known
+            .iter()
+            .map(|(member, directory)| (*member, *directory))
+            .filter(|(member, _)| self.seated.contains(member))
     }
 
     /// Returns the members that were heard of lately.

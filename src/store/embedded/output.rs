@@ -10,13 +10,14 @@
 //! time at which the job was created and the gaps, which earlier versions leave out.
 
 use std::fs;
-use std::ops::{Range, RangeInclusive};
+use std::ops::{Bound, Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -44,9 +45,11 @@ const JOURNAL_BYTES: u64 = 64 << 20;
 const CACHE_BYTES: u64 = 4 << 20;
 /// How many calls are at the database at once; the others wait.
 const AT_ONCE: usize = 4;
-/// The time between two looks for the output of jobs that are gone, and how many jobs each looks at.
+/// The time between two looks for the output of jobs that are gone, and how long each takes at most.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
-const SWEPT_JOBS: usize = 1_000;
+const SWEEP_FOR: Duration = Duration::from_millis(200);
+/// How long a look waits for what is to be applied before it goes on.
+const APPLIED_IN: Duration = Duration::from_millis(20);
 
 /// A cell as it is stored, with its key.
 pub(super) type StoredPair = (ByteBuf, ByteBuf);
@@ -78,6 +81,8 @@ enum Stage {
 struct Opened {
     db: Database,
     cells: Keyspace,
+    /// Held from the look at what is there until it is written over, or removed.
+    writes: Mutex<()>,
 }
 
 /// A cell as it is stored. Its bytes are copied at once: as a sequence, each would be written and read by itself.
@@ -143,30 +148,46 @@ impl Outputs {
         drop(spawn_blocking(release).await);
     }
 
-    /// Removes the output of jobs that are gone, and of attempts of long ago, of at most [`SWEPT_JOBS`] jobs after
-    /// `after`. Returns the job after which the next call begins; `None` when it begins at the first.
+    /// Removes the output of jobs that are gone, and of attempts of long ago, of the jobs after `after`, for
+    /// [`SWEEP_FOR`]. Returns the job after which the next call begins; `None` when it begins at the first.
     fn sweep(&self, engine: &Engine, after: Option<JobId>) -> Result<Option<JobId>, StoreError> {
-        let mut after = after;
-        self.place.call(false, |Opened { db, cells }| {
-            for _ in 0..SWEPT_JOBS {
+        let (mut after, begun) = (after, Instant::now());
+        self.place.call(false, |opened| {
+            while begun.elapsed() < SWEEP_FOR {
                 let from = after.as_ref().map_or_else(Vec::new, after_job);
-                let Some(first) = cells.range(from..).next() else { return Ok(None) };
+                let Some(first) = opened.cells.range(from..).next() else { return Ok(None) };
                 let job = job_of(&first.key().map_err(failed)?)?;
                 // As long as it is held, no output comes of a job that is not known here yet.
                 let mut sweeps_from = self.sweeps_from.lock();
                 if !knows_all(engine, &mut sweeps_from) {
-                    break;
+                    drop(sweeps_from);
+                    thread::sleep(APPLIED_IN);
+                    continue;
                 }
                 let end = match engine.fence_of(&job)? {
                     None => after_job(&job),
                     Some(fence) => attempt_key(&job, Fence::new((fence.get() + 1).saturating_sub(KEPT_FENCES))),
                 };
-                remove_all(db, cells, &attempt_key(&job, Fence::new(0)), &end)?;
+                opened.remove_all(&attempt_key(&job, Fence::new(0)), &end)?;
                 drop(sweeps_from);
                 after = Some(job);
             }
             Ok(after)
         })
+    }
+
+    /// Returns the keys of the cells after a key, `most` of them at most.
+    pub(super) fn keys_after(&self, after: &[u8], most: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.place.call(false, |opened| {
+            let behind = opened.cells.range::<&[u8], _>((Bound::Excluded(after), Bound::Unbounded)).take(most);
+            behind.map(|cell| Ok(cell.key().map_err(failed)?.to_vec())).collect()
+        })
+    }
+
+    /// Returns the entry of the log by which all jobs are known whose output is here, as far as other members have sent
+    /// it.
+    pub(super) fn of_jobs(&self) -> u64 {
+        self.sweeps_from.lock().unwrap_or(0)
     }
 
     /// Returns how many of these attempts, from the first on, have `most` bytes in cells or few more, at least one of
@@ -216,15 +237,8 @@ impl Outputs {
         if cells.is_empty() {
             return Ok(());
         }
-        self.place.call(true, |opened| {
-            let mut batch = opened.db.batch();
-            for (key, cell) in cells {
-                if let (Ok(_), Ok(cell)) = (job_of(key), decoded(cell)) {
-                    opened.add(&mut batch, key, cell)?;
-                }
-            }
-            batch.commit().map_err(failed)
-        })
+        let read = |(key, cell): &StoredPair| Some((job_of(key).ok().map(|_| key.to_vec())?, decoded(cell).ok()?));
+        self.place.call(true, |opened| opened.add_all(cells.iter().filter_map(read), is_later))
     }
 }
 
@@ -307,37 +321,60 @@ fn open(folder: &Path) -> Result<Opened, fjall::Error> {
         .worker_threads(1)
         .open()?;
     let cells = db.keyspace("cells", || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES))?;
-    Ok(Opened { db, cells })
+    Ok(Opened { db, cells, writes: Mutex::default() })
+}
+
+/// Which of two cells of different jobs of one id, there and new, stays: `true` for the new one.
+type Replaces = fn(Option<Timestamp>, Option<Timestamp>) -> bool;
+
+/// A copy may come late, when a later job has the id.
+fn is_later(there: Option<Timestamp>, new: Option<Timestamp>) -> bool {
+    new > there
+}
+
+/// Who writes has looked at the job.
+const fn is_written(_: Option<Timestamp>, _: Option<Timestamp>) -> bool {
+    true
 }
 
 impl Opened {
-    /// Adds a cell to what is to be written: united with what is there, unless that is of another job, or cannot be
-    /// read.
-    fn add(&self, batch: &mut OwnedWriteBatch, key: &[u8], (new, of_job): Cell) -> Result<(), StoreError> {
-        let there = self.cells.get(key).map_err(failed)?.and_then(|there| decoded(&there).ok());
-        let there = there.filter(|(_, of_former)| of_former.is_none() || of_job.is_none() || *of_former == of_job);
-        let united = match &there {
-            Some((there, of_former)) => (there.clone().united(new), of_job.or(*of_former)),
-            None => (new, of_job),
-        };
-        if there.as_ref() != Some(&united) {
-            batch.insert(&self.cells, key, encoded(&united)?);
+    /// Writes cells, each united with what is there, where that is of the same job and can be read.
+    fn add_all(&self, new: impl Iterator<Item = (Vec<u8>, Cell)>, replaces: Replaces) -> Result<(), StoreError> {
+        let _writes = self.writes.lock();
+        let mut batch = self.db.batch();
+        for (key, (new, of_job)) in new {
+            let there = self.cells.get(&key).map_err(failed)?.and_then(|there| decoded(&there).ok());
+            let cell = match there {
+                Some((there, of_former)) if of_former == of_job => {
+                    let united = there.clone().united(new);
+                    if united == there {
+                        continue;
+                    }
+                    united
+                }
+                Some((_, of_former)) if !replaces(of_former, of_job) => continue,
+                _ => new,
+            };
+            batch.insert(&self.cells, key, encoded(&(cell, of_job))?);
         }
-        Ok(())
+        if batch.is_empty() { Ok(()) } else { batch.commit().map_err(failed) }
+    }
+
+    fn remove_all(&self, from: &[u8], to: &[u8]) -> Result<(), StoreError> {
+        let _writes = self.writes.lock();
+        let mut batch = self.db.batch();
+        for cell in self.cells.range(from..to) {
+            batch.remove(&self.cells, cell.key().map_err(failed)?);
+        }
+        if batch.is_empty() { Ok(()) } else { batch.commit().map_err(failed) }
     }
 }
 
 #[async_trait]
 impl OutputStore for Outputs {
     async fn write(&self, cells: Vec<(CellKey, OutputCell)>) -> Result<(), StoreError> {
-        let write = move |opened: &Opened| {
-            let mut batch = opened.db.batch();
-            for (key, cell) in cells {
-                opened.add(&mut batch, &key_of(&key), (cell, Some(key.created_at)))?;
-            }
-            batch.commit().map_err(failed)
-        };
-        self.on_thread(true, write).await
+        let cells = cells.into_iter().map(|(key, cell)| (key_of(&key), (cell, Some(key.created_at))));
+        self.on_thread(true, move |opened| opened.add_all(cells, is_written)).await
     }
 
     async fn read(&self, keys: &[CellKey]) -> Result<Vec<Option<OutputCell>>, StoreError> {
@@ -360,9 +397,7 @@ impl OutputStore for Outputs {
             (attempt_key(job, *fences.start()), attempt_key(job, fences.end().next()))
         };
         let ranges: Vec<_> = attempts.iter().map(range).collect();
-        let remove = move |Opened { db, cells }: &Opened| {
-            ranges.iter().try_for_each(|(from, to)| remove_all(db, cells, from, to))
-        };
+        let remove = move |opened: &Opened| ranges.iter().try_for_each(|(from, to)| opened.remove_all(from, to));
         self.on_thread(false, remove).await
     }
 }
@@ -388,14 +423,6 @@ fn job_of(key: &[u8]) -> Result<JobId, StoreError> {
     let id = key.split(|byte| *byte <= 1).next().unwrap_or_default();
     let id = std::str::from_utf8(id).ok().and_then(|id| JobId::new(id).ok());
     id.ok_or_else(|| StoreError::Corrupt("a key of the output names no job".to_owned()))
-}
-
-fn remove_all(db: &Database, cells: &Keyspace, from: &[u8], to: &[u8]) -> Result<(), StoreError> {
-    let mut batch = db.batch();
-    for cell in cells.range(from..to) {
-        batch.remove(cells, cell.key().map_err(failed)?);
-    }
-    if batch.is_empty() { Ok(()) } else { batch.commit().map_err(failed) }
 }
 
 /// Writes a cell as it is stored.

@@ -137,6 +137,6 @@ fn open(inner: &Inner, queue: &Arc<Queue>) -> Result<(Arc<Engine>, Running), Ope
     let options = EmbeddedOptions { group, ..inner.options.clone() };
     let engine = Arc::new(Engine::open(directory, &options, inner.exchange.clone())?);
     let no_thread = |source| OpenError::Io { doing: "start a thread for", directory: inner.path.clone(), source };
-    let running = Running::start(&engine, queue, inner.exchange.clone(), (&inner.outputs, &inner.copied), &options);
+    let running = Running::start(&engine, queue, inner.exchange.clone(), &inner.beside, &options);
     Ok((engine, running.map_err(no_thread)?))
 }

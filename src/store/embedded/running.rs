@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::copied::CopiedOutputs;
+use super::beside::Beside;
 use super::engine::Engine;
 use super::error::closed;
 use super::exchange::Exchange;
@@ -16,7 +16,6 @@ use super::exits::{Exits, FailOnExit};
 use super::flush::Flusher;
 use super::member::Threads;
 use super::options::EmbeddedOptions;
-use super::output::Outputs;
 use super::periodic::Periodic;
 use super::writer::{Queue, Writer, stop_after};
 use super::{checkpoint, output, watch, watchdog};
@@ -44,7 +43,7 @@ impl Running {
         engine: &Arc<Engine>,
         queue: &Arc<Queue>,
         exchange: Option<Arc<Exchange>>,
-        (outputs, copied): (&Arc<Outputs>, &Option<Arc<CopiedOutputs>>),
+        beside: &Beside,
         options: &EmbeddedOptions,
     ) -> io::Result<Self> {
         let exits = exits(queue, engine.disk.directory.path(), options);
@@ -54,14 +53,14 @@ impl Running {
         let mut running = Self { queue: Arc::clone(queue), writer: Some(writer), threads: None, periodic: Vec::new() };
         let threads = exchange.map(|exchange| Threads::start(engine, &exchange, queue, &flusher, &exits, options));
         running.threads = threads.transpose()?;
-        if let (Some(threads), Some(copied)) = (&mut running.threads, copied) {
-            threads.copy_output(Arc::clone(copied))?;
+        if let (Some(threads), Some((outputs, audit))) = (&mut running.threads, &beside.copied) {
+            threads.copy(Arc::clone(outputs), Arc::clone(audit))?;
         }
         let (of, guard) = (|| Arc::downgrade(engine), || exits.guard());
         running.periodic.push(flush_when_due(of(), Arc::clone(queue), flusher, guard())?);
         running.periodic.push(checkpoint::start(of(), guard())?);
         running.periodic.push(watch::start(of(), Arc::clone(queue), options.memory_limit, guard())?);
-        running.periodic.push(output::start_sweep(of(), Arc::clone(outputs), guard())?);
+        running.periodic.push(output::start_sweep(of(), Arc::clone(&beside.outputs), guard())?);
         running.periodic.push(watchdog::start(of(), Arc::clone(queue), options.hangs_after, guard())?);
         Ok(running)
     }

@@ -182,7 +182,8 @@ impl Engine {
             Said::Word(Word::Piece(piece)) => exchange.offered.put((from, Offering::Piece(piece))),
             Said::Word(Word::Gone(offer)) => exchange.offered.put((from, Offering::Gone(offer))),
             Said::Word(Word::Ask(ask)) => exchange.asks.put((from, ask)),
-            Said::Word(Word::Output(word)) => exchange.outputs.put(Some((from, word))),
+            Said::Word(Word::Output(word)) => exchange.outputs.put((from, word)),
+            Said::Word(Word::Audit(word)) => exchange.audits.put((from, word)),
             Said::Word(Word::Opened(opened)) => {
                 let position = member.position();
                 let acknowledged = member.acknowledged(from, u64::MAX).map(|last| (last, position.term));

@@ -13,7 +13,7 @@
 //! | 4       | the openings of directories, and what of the log their members have acknowledged         |
 //! |         | signed heads of the calls that bring messages                                            |
 //! | 5       | segments of the log whose frames are synced together                                     |
-//! | 6       | words about the output of attempts                                                       |
+//! | 6       | words about the output of attempts and the audit                                         |
 //!
 //! A member with version 2 reads the members of version 3, and leaves out what it does not know: a group all of whose
 //! members went back to version 2 may have forgotten its version and, but for their seals, its identity. Once all know
@@ -42,8 +42,8 @@ pub(super) const OPENINGS: u32 = 4;
 /// The version from which on entries that come together are synced together in the log.
 pub(super) const BATCHES: u32 = 5;
 
-/// The version from which on members keep copies of output for each other.
-pub(super) const OUTPUT: u32 = 6;
+/// The version from which on members keep copies of output and of the audit for each other.
+pub(super) const COPIES: u32 = 6;
 
 /// In which term, and since when, a leader has heard that all members know a version from which their group cannot go
 /// back.

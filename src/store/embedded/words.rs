@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::audit::AuditFile;
 use super::error::Corrupt;
 use super::kept::Last;
 use super::opened::Numbers;
@@ -58,6 +59,19 @@ pub(super) enum Word {
     WentBack(WentBack),
     /// The output of attempts, which is copied from one member to another.
     Output(OutputWord),
+    /// The files of the audit, which are copied to all members.
+    Audit(AuditWord),
+}
+
+/// What is said of the files of the audit, each with a number of bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum AuditWord {
+    /// The member has these, each of this length.
+    Has { files: Vec<(AuditFile, u64)> },
+    /// The member has so many bytes of each of them.
+    Lacks { files: Vec<(AuditFile, u64)> },
+    /// The bytes of one of them from this place on.
+    Piece { file: AuditFile, offset: u64, bytes: ByteBuf },
 }
 
 /// What is said of the output of attempts. A cell is its key and its value as they are stored.
@@ -206,6 +220,7 @@ pub(super) fn is_bulk(message: &[u8]) -> bool {
         Some(&WORD) => match stored::take(&mut &message[1..]) {
             Ok(Word::Piece(_)) => true,
             Ok(Word::Output(OutputWord::Keep { cells, .. } | OutputWord::Answer { cells, .. })) => !cells.is_empty(),
+            Ok(Word::Audit(AuditWord::Piece { .. })) => true,
             _ => false,
         },
         Some(&BETWEEN) => message.get(BETWEEN_BYTES..).is_some_and(message::has_entries),
@@ -290,6 +305,7 @@ impl Piece {
 
 #[cfg(test)]
 mod tests {
+    use super::super::audit::Writer;
     use super::super::versions;
     use super::*;
 
@@ -322,7 +338,14 @@ mod tests {
             OutputWord::Answer { number: 4, count: 1, cells },
         ];
         let words = [Word::Hello(hello), Word::Offer(offer), Word::Ask(ask), Word::Piece(piece()), Word::Gone(7)];
-        for word in words.into_iter().chain([opened, went_back]).chain(outputs.map(Word::Output)) {
+        let file = AuditFile { month: "2030-01".to_owned(), writer: Writer(7) };
+        let audits = [
+            AuditWord::Has { files: vec![(file.clone(), 9)] },
+            AuditWord::Lacks { files: vec![(file.clone(), 0)] },
+            AuditWord::Piece { file, offset: 3, bytes: ByteBuf::from(*b"bytes") },
+        ];
+        let beside = outputs.map(Word::Output).into_iter().chain(audits.map(Word::Audit));
+        for word in words.into_iter().chain([opened, went_back]).chain(beside) {
             let said = encode(&word).expect("writable");
             assert!(matches!(decode(&said), Ok(Said::Word(heard)) if heard == word), "{word:?}");
             for cut in 1..said.len() {

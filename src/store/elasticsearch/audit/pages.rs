@@ -51,7 +51,7 @@ fn request(search: &AuditSearch) -> Result<Value, StoreError> {
     match &search.after {
         None => {}
         Some(AuditPlace::InTime { at, sequence, id }) => request["search_after"] = json!([at, sequence, id]),
-        Some(AuditPlace::InFile { .. }) => {
+        Some(AuditPlace::InFiles { .. }) => {
             return Err(StoreError::Unsupported("the cursor is of the audit of another store; begin anew"));
         }
     }
@@ -69,7 +69,7 @@ fn page(answer: &Bytes, limit: usize) -> Result<AuditPage, StoreError> {
     let next = hits.last().filter(|_| has_more).map(place);
     let mut entries: Vec<AuditEntry> = hits.into_iter().map(Hit::into_entry).collect();
     entries.dedup_by(|one, other| one.id == other.id);
-    Ok(AuditPage { entries, next, is_there: shards.is_any(), member: None })
+    Ok(AuditPage { entries, next, is_there: shards.is_any() })
 }
 
 impl Hit {
@@ -82,6 +82,8 @@ impl Hit {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn reply(ids: &[&str], shards: u32) -> Bytes {
@@ -107,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_cursor_of_files_is_refused() {
-        let after = AuditPlace::InFile { member: 0, month: "2030-01".to_owned(), offset: 7 };
+        let after = AuditPlace::InFiles { month: "2030-01".to_owned(), left: BTreeMap::new() };
         let search = AuditSearch { after: Some(after), limit: 1, ..AuditSearch::default() };
         assert!(matches!(request(&search), Err(StoreError::Unsupported(_))));
     }

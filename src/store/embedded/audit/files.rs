@@ -1,18 +1,21 @@
-//! Pages of the audit's files: the months from the newest back, each file from its end.
+//! Pages of the audit's files: the months from the newest back, the files of each from their ends.
 //!
-//! The order is that of writing, the last entry first. It is that of time but for the pass's own: a pass copies the
-//! jobs' entries job by job, so that entries of one pass can change places. A line that is cut short, or is no entry,
-//! is passed over. A page ends when it is full, when so many bytes were read for it, or when its time is over, and the
-//! next one goes on from there; so reading needs little memory, and ends soon, however large the files are.
+//! Of a file the order is that of writing, the last entry first. It is that of time but for the pass's own: a pass
+//! copies the jobs' entries job by job, so that entries of one pass can change places. Where several members have
+//! written in a month, the latest of the entries that are next in their files comes first. A line that is cut short,
+//! or is no entry, is passed over. A page ends when it is full, when so many bytes were read for it, or when its time
+//! is over, and the next one goes on from there; so reading needs little memory, and ends soon, however large the
+//! files are.
 
-use std::collections::HashSet;
-use std::fs::{self, File};
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use super::backwards::{Backwards, Step};
+use super::copies::{AuditFile, Writer, files};
 use super::{FOLDER, month};
 use crate::clock::Timestamp;
 use crate::store::StoreError;
@@ -27,26 +30,21 @@ const LINES_BETWEEN_CHECKS: usize = 256;
 /// The files of an audit, to read.
 pub(crate) struct AuditFiles {
     folder: PathBuf,
-    member: Option<u64>,
+    own: Writer,
 }
 
 impl AuditFiles {
-    /// Returns the files in a data directory, which is that of this member where there are others.
-    pub(crate) fn in_directory(directory: &Path, member: Option<u64>) -> Self {
-        Self { folder: directory.join(FOLDER), member }
+    /// Returns the files in a data directory, of which those that were not copied from others are `own`.
+    pub(crate) fn in_directory(directory: &Path, own: Writer) -> Self {
+        Self { folder: directory.join(FOLDER), own }
     }
 
     /// Reads the page that a search selects, within a time.
     pub(crate) fn read(&self, search: &AuditSearch, budget: &Budget) -> Result<AuditPage, StoreError> {
         let after = match &search.after {
             None => None,
-            Some(AuditPlace::InFile { member, month, offset }) if *member == self.member.unwrap_or(0) => {
-                Some((month.as_str(), *offset))
-            }
-            Some(_) => {
-                let what = "the cursor is of another audit, such as that of a member that led before; begin anew";
-                return Err(StoreError::Unsupported(what));
-            }
+            Some(AuditPlace::InFiles { month, left }) => Some((month.as_str(), left)),
+            Some(_) => return Err(StoreError::Unsupported("the cursor is of the audit of another store; begin anew")),
         };
         self.page(search, after, budget, MAX_BYTES).map_err(|error| {
             StoreError::Unavailable(format!("the audit in {} cannot be read: {error}", self.folder.display()))
@@ -56,56 +54,54 @@ impl AuditFiles {
     fn page(
         &self,
         search: &AuditSearch,
-        after: Option<(&str, u64)>,
+        after: Option<(&str, &BTreeMap<String, u64>)>,
         budget: &Budget,
         max_bytes: u64,
     ) -> io::Result<AuditPage> {
-        let mut months = self.months()?;
+        let mut months: BTreeMap<String, Vec<AuditFile>> = BTreeMap::new();
+        for file in files(&self.folder, self.own)?.into_keys() {
+            months.entry(file.month.clone()).or_default().push(file);
+        }
         let is_there = !months.is_empty();
         let (first, last) = (search.from.map(month), search.to.map(month));
-        months.retain(|month| {
+        months.retain(|month, _| {
             let is_from_then_on = first.as_ref().is_none_or(|first| first <= month);
             let is_until_then = last.as_ref().is_none_or(|last| month <= last);
             is_from_then_on && is_until_then && after.is_none_or(|(after, _)| month.as_str() <= after)
         });
         let mut page = Page::of(search, budget, max_bytes);
-        let mut months = months.iter().rev().peekable();
-        while let Some(month) = months.next() {
-            let file = File::open(self.folder.join(format!("{month}.ndjson")))?;
-            let length = file.metadata()?.len();
-            let end = after.filter(|(after, _)| after == month).map_or(length, |(_, offset)| offset.min(length));
-            let Some(offset) = page.take(Backwards::new(file, end))? else { continue };
-            // At the beginning of the last file, there is nothing more.
-            if offset > 0 || months.peek().is_some() {
-                let member = self.member.unwrap_or(0);
-                page.next = Some(AuditPlace::InFile { member, month: month.clone(), offset });
+        let mut months = months.into_iter().rev().peekable();
+        while let Some((month, files)) = months.next() {
+            let left = after.filter(|(after, _)| *after == month).map(|(_, left)| left);
+            let open = |file: AuditFile| Reader::open(&file.path(&self.folder, self.own), file.writer, left);
+            let readers = files.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
+            let Some(left) = page.take(readers)? else { continue };
+            // At the beginning of the last files, there is nothing more.
+            if left.values().any(|left| *left > 0) || months.peek().is_some() {
+                page.next = Some(AuditPlace::InFiles { month, left });
             }
             break;
         }
-        Ok(AuditPage { entries: page.entries, next: page.next, is_there, member: self.member })
-    }
-
-    /// Returns the months that have a file, the oldest first.
-    fn months(&self) -> io::Result<Vec<String>> {
-        let files = match fs::read_dir(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            files => files?,
-        };
-        let mut months = Vec::new();
-        for file in files {
-            let name = file?.file_name();
-            months.extend(
-                name.to_str().and_then(|name| name.strip_suffix(".ndjson")).filter(is_month).map(str::to_owned),
-            );
-        }
-        months.sort_unstable();
-        Ok(months)
+        Ok(AuditPage { entries: page.entries, next: page.next, is_there })
     }
 }
 
-/// Returns whether a file of this name is one of the audit's.
-fn is_month(name: &&str) -> bool {
-    Timestamp::parse_rfc3339(&format!("{name}-01T00:00:00Z")).is_ok_and(|at| month(at) == **name)
+/// A file that is read from its end.
+struct Reader {
+    writer: String,
+    file: Backwards<File>,
+    /// How many bytes of it are left once the next entry is taken, and once what was passed over before it is.
+    next: Option<(u64, AuditEntry)>,
+    left: u64,
+}
+
+impl Reader {
+    fn open(path: &Path, writer: Writer, left: Option<&BTreeMap<String, u64>>) -> io::Result<Self> {
+        let (file, writer) = (File::open(path)?, writer.to_string());
+        let length = file.metadata()?.len();
+        let left = left.and_then(|left| left.get(&writer)).map_or(length, |left| length.min(*left));
+        Ok(Self { writer, file: Backwards::new(file, left), next: None, left })
+    }
 }
 
 /// A page that is being read.
@@ -130,30 +126,57 @@ impl<'a> Page<'a> {
         Self { search, budget, left: max_bytes, signs, lines, ids, entries, next: None }
     }
 
-    /// Takes what is selected of a file. Returns the place in the file at which the page ends, if it does.
-    fn take(&mut self, mut file: Backwards<File>) -> io::Result<Option<u64>> {
-        // Ends: every step goes further back.
-        loop {
-            let offset = match file.step()? {
-                Step::Beginning => break,
-                Step::Part(offset) => offset,
-                Step::Line(offset, line) => {
-                    if let Some(entry) = self.selected(&line)
-                        && self.ids.insert(entry.id.clone())
-                    {
+    /// Takes what is selected of the files of a month. Returns how many bytes are left of each when the page ends
+    /// within them.
+    fn take(&mut self, mut readers: Vec<Reader>) -> io::Result<Option<BTreeMap<String, u64>>> {
+        let mut is_over = false;
+        // Ends: every round goes further back in a file.
+        while !is_over {
+            for reader in readers.iter_mut().filter(|reader| reader.next.is_none() && reader.left > 0) {
+                is_over = is_over || self.look_for_next(reader)?;
+            }
+            // Where too much was read, a later one may be among what was not.
+            if readers.iter().any(|reader| reader.next.is_none() && reader.left > 0) {
+                break;
+            }
+            let latest = readers.iter_mut().filter(|reader| reader.next.is_some());
+            let latest = latest.max_by_key(|reader| reader.next.as_ref().map(|(_, entry)| entry.at));
+            match latest.and_then(|reader| Some((reader.next.take()?, &mut reader.left))) {
+                None => break,
+                Some(((offset, entry), left)) => {
+                    *left = offset;
+                    if self.ids.insert(entry.id.clone()) {
                         self.entries.push(entry);
                     }
-                    offset
+                    is_over |= self.entries.len() >= self.search.limit;
                 }
-            };
-            self.lines += 1;
-            let is_over = || self.lines.is_multiple_of(LINES_BETWEEN_CHECKS) && self.budget.check().is_err();
-            if self.entries.len() >= self.search.limit || file.bytes_read() >= self.left || is_over() {
-                return Ok(Some(offset));
             }
         }
-        self.left = self.left.saturating_sub(file.bytes_read());
-        Ok(None)
+        let read: u64 = readers.iter().map(|reader| reader.file.bytes_read()).sum();
+        self.left = self.left.saturating_sub(read);
+        let left = readers.into_iter().map(|reader| (reader.writer, reader.left)).collect();
+        Ok(is_over.then_some(left))
+    }
+
+    /// Goes back in a file to the next entry that is selected. Returns whether enough was read.
+    fn look_for_next(&mut self, reader: &mut Reader) -> io::Result<bool> {
+        // Ends: every step goes further back.
+        while reader.next.is_none() && reader.left > 0 {
+            match reader.file.step()? {
+                Step::Beginning => reader.left = 0,
+                Step::Part(offset) => reader.left = offset,
+                Step::Line(offset, line) => match self.selected(&line) {
+                    Some(entry) => reader.next = Some((offset, entry)),
+                    None => reader.left = offset,
+                },
+            }
+            self.lines += 1;
+            let is_over = self.lines.is_multiple_of(LINES_BETWEEN_CHECKS) && self.budget.check().is_err();
+            if is_over || reader.file.bytes_read() >= self.left {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Reads a line if it is an entry that is selected.

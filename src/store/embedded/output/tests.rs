@@ -57,7 +57,33 @@ async fn the_output_of_an_earlier_job_of_the_same_id_is_not_given_and_makes_room
     assert_eq!(read(&outputs, &later).await, None);
     let cell = OutputCell::whole(0, b"new".to_vec(), false);
     outputs.write(vec![(key(&later, 0), cell.clone())]).await.expect("written");
-    assert_eq!((read(&outputs, &later).await, read(&outputs, &earlier).await), (Some(cell), None));
+    assert_eq!((read(&outputs, &later).await, read(&outputs, &earlier).await), (Some(cell.clone()), None));
+    // A copy that comes late.
+    outputs.keep(&[pair(&earlier, &OutputCell::whole(0, b"earlier and more".to_vec(), true))], None).expect("kept");
+    assert_eq!(read(&outputs, &later).await, Some(cell));
+}
+
+/// Several threads write at once, and copies come meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_part_of_a_cell_is_lost_to_another_one_that_is_written_at_the_same_time() {
+    let of = attempt(1, 0);
+    let (_directory, outputs) = new();
+    let part = |from: u64| OutputCell::whole(from, vec![b'a'; 10], false);
+    let mut writes = tokio::task::JoinSet::new();
+    for from in (0..8_000).step_by(10) {
+        let (outputs, key, cell) = (Arc::clone(&outputs), key(&of, from), part(from));
+        let copy = pair(&of, &cell);
+        writes.spawn(async move {
+            match from % 20 {
+                0 => outputs.write(vec![(key, cell)]).await,
+                _ => spawn_blocking(move || outputs.keep(&[copy], None)).await.expect("no panic"),
+            }
+        });
+    }
+    while let Some(written) = writes.join_next().await {
+        written.expect("no panic").expect("written");
+    }
+    assert_eq!(read(&outputs, &of).await, Some(OutputCell::whole(0, vec![b'a'; 8_000], false)));
 }
 
 #[tokio::test]
@@ -83,26 +109,27 @@ async fn a_member_removes_no_output_of_a_job_before_it_has_applied_what_would_cr
     *three.way.lock() = Box::new(move |message| (message.to != cut_off && message.from != cut_off).then_some(message));
     let inner = &three.stores[&cut_off].inner;
     let engine = inner.engine.read().clone().expect("it is open");
-    let sweep = || inner.outputs.sweep(&engine, None).expect("swept");
+    let outputs = &inner.beside.outputs;
+    let sweep = || outputs.sweep(&engine, None).expect("swept");
     let of = attempt(1, 0);
     let cell = OutputCell::whole(0, b"abc".to_vec(), true);
     let last_of_leader = || three.exchange(cut_off).last_of_leader();
     until("the silence of the leader", || last_of_leader().is_none().then_some(())).await;
-    inner.outputs.keep(&[pair(&of, &cell)], None).expect("kept");
-    *inner.outputs.sweeps_from.lock() = None;
+    outputs.keep(&[pair(&of, &cell)], None).expect("kept");
+    *outputs.sweeps_from.lock() = None;
     sweep();
-    assert_eq!(read(&inner.outputs, &of).await, Some(cell.clone()), "it has heard of no leader");
+    assert_eq!(read(outputs, &of).await, Some(cell.clone()), "it has heard of no leader");
     let mut leader = leader;
     while !write(&three.stores[&leader], "a record").await {
         leader = three.leader(None).await;
     }
     let at_leader = three.stores[&leader].inner.engine.read().clone().expect("it is open").applied().0;
     assert!(engine.applied().0 < at_leader);
-    inner.outputs.keep(&[pair(&of, &cell)], Some(at_leader)).expect("kept");
+    outputs.keep(&[pair(&of, &cell)], Some(at_leader)).expect("kept");
     sweep();
-    assert_eq!(read(&inner.outputs, &of).await, Some(cell), "it may be of a job that the entry creates");
+    assert_eq!(read(outputs, &of).await, Some(cell), "it may be of a job that the entry creates");
     *three.way.lock() = Box::new(Some);
     until("what the leader has", || (engine.applied().0 >= at_leader).then_some(())).await;
     sweep();
-    assert_eq!(read(&inner.outputs, &of).await, None, "it is of no job");
+    assert_eq!(read(outputs, &of).await, None, "it is of no job");
 }

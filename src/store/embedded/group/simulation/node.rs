@@ -332,8 +332,8 @@ impl Node {
                 }
             }
             Said::Word(Word::Piece(piece)) => self.receive(from, piece, world),
-            // The log has no output.
-            Said::Word(Word::Output(_)) => {}
+            // The log has neither.
+            Said::Word(Word::Output(_) | Word::Audit(_)) => {}
             Said::Word(Word::Gone(offer)) => {
                 running.receiving.take_if(|receiving| receiving.offer.number == offer);
             }
