@@ -118,13 +118,18 @@ async fn answer(call: &Call<Read>, id: &JobId, choice: AttemptChoice, query: &Qu
     let as_text = as_text.map_err(|error| ApiError::field("as_text", error))?;
     let output = call.app.manager.output(id, choice, from, wait).await?;
     let Some(wanted) = as_text else { return ok(&AttemptOutput::of(id, output)) };
-    let (mut text, mut at) = (Vec::new(), 0);
-    for (offset, bytes) in output.streams.into_iter().filter(|stream| stream.stream == wanted).flat_map(|of| of.parts) {
-        if offset > at && !text.is_empty() {
-            text.extend_from_slice(left_out(offset - at).as_bytes());
+    let (mut text, mut at) = (Vec::new(), from.of(wanted));
+    for stream in output.streams.into_iter().filter(|stream| stream.stream == wanted) {
+        for (offset, bytes) in stream.parts {
+            if offset > at {
+                text.extend_from_slice(left_out(offset - at).as_bytes());
+            }
+            at = offset + bytes.len() as u64;
+            text.extend_from_slice(&bytes);
         }
-        at = offset + bytes.len() as u64;
-        text.extend_from_slice(&bytes);
+        if stream.length > at {
+            text.extend_from_slice(left_out(stream.length - at).as_bytes());
+        }
     }
     let mut response = Body::from(text).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));

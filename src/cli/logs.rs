@@ -178,8 +178,18 @@ impl Printer {
         Ok(out.flush()?)
     }
 
-    /// Says what may be missing at the end.
+    /// Says what is missing at the end.
     fn close(&self, output: &AttemptOutput) {
+        for stream in &output.streams {
+            let printed = self.printed[stream.stream as usize];
+            if stream.bytes > printed {
+                complain(&format!(
+                    "leasehold: the last {} bytes of {} are left out",
+                    stream.bytes - printed,
+                    stream.stream
+                ));
+            }
+        }
         let is_cut = |stream: &&OutputStream| stream.bytes > 0 && !stream.ended;
         if !output.running && output.streams.iter().any(|stream| is_cut(&stream)) {
             complain("leasehold: the attempt's end was not heard; the last seconds of its output may be missing");

@@ -78,6 +78,9 @@ impl JobPage {
             at = part.offset + bytes.len() as u64;
             text.push_str(&String::from_utf8_lossy(&bytes));
         }
+        if stream.bytes > at {
+            text.push_str(&left_out(stream.bytes - at));
+        }
         text
     }
 }

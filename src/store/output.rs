@@ -140,6 +140,12 @@ impl OutputCell {
         place / CELL_BYTES
     }
 
+    /// Returns whether all of the cell up to the part's end is known.
+    #[must_use]
+    pub fn is_from_its_beginning(&self) -> bool {
+        self.gaps.is_empty() && self.offset <= self.number() * CELL_BYTES
+    }
+
     /// Returns whether the part lies within one cell, and its gaps within it, one after the other.
     #[must_use]
     pub fn is_valid(&self) -> bool {
@@ -299,10 +305,12 @@ mod tests {
             let again = order.iter().map(|at| at.get(&cells).clone()).chain(cells.clone());
             prop_assert_eq!(&unite(again.collect()), &united);
             // Exactly the bytes that some part has are known.
-            let known: Vec<u64> = united.pieces().iter().flat_map(|(from, bytes)| *from..from + bytes.len() as u64).collect();
+            let places = |(from, bytes): (u64, &[u8])| from..from + bytes.len() as u64;
+            let known: Vec<u64> = united.pieces().into_iter().flat_map(places).collect();
             let has = |place: &u64| cells.iter().any(|cell| (cell.offset..cell.end()).contains(place));
             prop_assert_eq!(known, (0..CELL_BYTES).filter(has).collect::<Vec<_>>());
-            prop_assert!(united.pieces().iter().all(|(from, bytes)| *bytes == part(&(*from, bytes.len() as u64)).bytes));
+            let is_right = |(from, bytes): &(u64, &[u8])| *bytes == part(&(*from, bytes.len() as u64)).bytes;
+            prop_assert!(united.pieces().iter().all(is_right));
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::store::output::CELL_BYTES;
 /// Returns the cells to write for a piece that comes after `last`, the last known cell of its stream; none when it
 /// brings nothing new. Where bytes before the piece are missing, its first cell has a gap there.
 pub(super) fn assemble(last: Option<&OutputCell>, piece: &OutputPiece) -> Vec<OutputCell> {
-    let has_all = |last: &OutputCell| last.gaps.is_empty() && last.end() >= piece.end();
+    let has_all = |last: &OutputCell| last.is_from_its_beginning() && last.end() >= piece.end();
     let is_known = last.is_some_and(|last| has_all(last) && (last.is_end || !piece.is_end));
     if is_known || (piece.bytes.is_empty() && !piece.is_end) {
         return Vec::new();
@@ -66,6 +66,17 @@ mod tests {
             [OutputCell::whole(0, b"abcdefghijde".to_vec(), false)],
             "what was missing comes late"
         );
+    }
+
+    #[test]
+    fn a_piece_that_comes_late_is_taken_where_what_is_before_it_is_not_known() {
+        let late = |last: &OutputCell, offset, bytes: &[u8]| assemble(Some(last), &piece(offset, bytes, false));
+        let last = OutputCell::whole(10, b"de".to_vec(), false);
+        assert_eq!(late(&last, 0, b"abc"), [OutputCell::whole(0, b"abc".to_vec(), false).united(last.clone())]);
+        let cells = late(&OutputCell::whole(20_000, b"de".to_vec(), false), 0, &[b'a'; 20_000]);
+        assert_eq!(cells.iter().map(OutputCell::end).collect::<Vec<_>>(), [8_192, 16_384, 20_002]);
+        let last = OutputCell::whole(16_384, b"de".to_vec(), false);
+        assert_eq!(late(&last, 0, &[b'a'; 16_384]), [], "what is before it came before");
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl Manager {
             for of in attempts {
                 let found = trusted.get(&(of.clone(), worker.clone()));
                 match found.filter(|(at, _)| trusts && now < *at + TRUSTED) {
-                    Some((_, created_at)) if self.is_not_known_to_have_lost(of, worker) => {
+                    Some((_, created_at)) if self.is_not_known_to_have_lost(of, worker, *created_at) => {
                         verdicts.insert(of, Ok(*created_at));
                     }
                     _ => unsure.push(of),
@@ -225,8 +225,9 @@ impl Manager {
     }
 
     /// Returns whether nothing that this manager remembers of the job speaks against the worker's lease.
-    fn is_not_known_to_have_lost(&self, of: &OutputOf, worker: &WorkerId) -> bool {
-        self.shared.work.known.latest(&of.job).is_none_or(|known| takes_output(&known.job, of, worker).is_ok())
+    fn is_not_known_to_have_lost(&self, of: &OutputOf, worker: &WorkerId, created_at: Timestamp) -> bool {
+        let takes_it = |job: &Job| job.created_at == created_at && takes_output(job, of, worker).is_ok();
+        self.shared.work.known.latest(&of.job).is_none_or(|known| takes_it(&known.job))
     }
 }
 

@@ -31,7 +31,9 @@ pub struct OutputFrom {
 }
 
 impl OutputFrom {
-    fn of(self, stream: Stream) -> u64 {
+    /// Returns the place in a stream.
+    #[must_use]
+    pub const fn of(self, stream: Stream) -> u64 {
         match stream {
             Stream::Stdout => self.stdout,
             Stream::Stderr => self.stderr,
