@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use leasehold::client::Client;
 use leasehold::wire::{ClaimJobs, ClusterStatus, CompleteJob, HindranceReason, SubmitJob};
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::program::{DEADLINE, Ended, Started, leasehold, run};
 use crate::servers::ports;
@@ -73,6 +73,43 @@ impl Cluster {
 
     pub(super) fn signal(&mut self, number: u64, signal: Signal) {
         self.running.get_mut(&number).expect("it runs").signal(signal);
+    }
+
+    /// Has a job claimed and write something, and returns its id once another member has a copy.
+    async fn write_output(&self, leader: u64) -> String {
+        let claimed = self.client(leader).claim(&claim_as("writes", 1)).await.expect("claimed").jobs.remove(0);
+        let piece = json!({"worker_id": "writes", "fence": claimed.fence, "stream": "stdout", "offset": 0,
+            "text": "what it has written\n", "end": true});
+        let put = format!("{}/v1/jobs/{}/output", self.url(leader), claimed.id);
+        let put = reqwest::Client::new().post(put).json(&piece).send().await.expect("an answer");
+        assert!(put.status().is_success(), "{}", put.text().await.expect("text"));
+        let done = CompleteJob { worker_id: "writes".to_owned(), fence: claimed.fence, result: None, next: None };
+        self.client(leader).complete(claimed.id.as_ref(), &done).await.expect("completed");
+        self.output_is_copied().await;
+        claimed.id.to_string()
+    }
+
+    /// Waits until no member has output that is to be copied.
+    async fn output_is_copied(&self) {
+        let deadline = Instant::now() + DEADLINE;
+        for member in self.running.keys() {
+            loop {
+                let metrics = reqwest::get(format!("{}/metrics", self.url(*member))).await.expect("an answer");
+                let metrics = metrics.text().await.expect("text");
+                let uncopied =
+                    metrics.lines().find_map(|line| line.strip_prefix("leasehold_member_output_uncopied_cells "));
+                if uncopied.is_none_or(|uncopied| uncopied == "0") {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "member {member} does not copy its output: {uncopied:?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    async fn output_of(&self, member: u64, job: &str) -> String {
+        let path = format!("{}/v1/jobs/{job}/output?as_text=stdout", self.url(member));
+        reqwest::get(path).await.expect("an answer").text().await.expect("text")
     }
 
     pub(super) fn end(&mut self, number: u64, signal: Signal) {
@@ -171,6 +208,7 @@ async fn members_come_and_go_while_the_cluster_works() {
     let mut cluster = Cluster::of_three();
     let leader = cluster.leader(1).await;
     let mut ids = cluster.submit(1, 20).await;
+    let written = cluster.write_output(leader).await;
     let refused = cluster.cluster(&["add", "4", &cluster.url(4)], 1).expect(1).stderr();
     assert!(refused.contains("start it first"), "{refused}");
     cluster.start(4, &["--join"]);
@@ -183,6 +221,7 @@ async fn members_come_and_go_while_the_cluster_works() {
     let listed = rows(&cluster.change(&["remove", &leader.to_string(), "--json"], 4).await);
     assert!(listed.iter().all(|row| row["member"] != leader) && listed.len() == 3, "{listed:?}");
     cluster.end(leader, Signal::SIGTERM);
+    cluster.output_is_copied().await;
     ids.extend(cluster.submit(4, 20).await);
     // The new one leads, whose address the others know from the group only.
     let other = cluster.running.keys().copied().find(|number| *number != 4).expect("another");
@@ -204,9 +243,11 @@ async fn members_come_and_go_while_the_cluster_works() {
     let votes = |status: &ClusterStatus| status.members.iter().any(|member| member.member == lost && member.votes);
     cluster.says(other, "it votes again", votes).await;
     ids.extend(cluster.submit(lost, 20).await);
+    cluster.output_is_copied().await;
     cluster.end(4, Signal::SIGKILL);
     cluster.leader(lost).await;
     cluster.has(lost, &ids).await;
+    assert_eq!(cluster.output_of(lost, &written).await, "what it has written\n");
     cluster.change(&["forget", "4"], lost).await;
 }
 

@@ -187,7 +187,7 @@ impl Store for Handle {
         let after = match &search.after {
             None => None,
             Some(AuditPlace::InTime { at, id, .. }) => Some((*at, id.clone())),
-            Some(AuditPlace::InFile { .. }) => return Err(StoreError::Unsupported("a place of another store")),
+            Some(AuditPlace::InFiles { .. }) => return Err(StoreError::Unsupported("a place of another store")),
         };
         let is_wanted = |entry: &&AuditEntry| {
             search.selects(entry.at, &entry.document) && after.as_ref().is_none_or(|after| place(entry) < *after)
@@ -198,7 +198,7 @@ impl Store for Handle {
         let entries = self.read(read).await?;
         let last = entries.last().filter(|_| entries.len() == search.limit).map(place);
         let next = last.map(|(at, id)| AuditPlace::InTime { at, sequence: 0, id });
-        Ok(AuditPage { entries, next, is_there: true, member: None })
+        Ok(AuditPage { entries, next, is_there: true })
     }
 
     fn outputs(&self) -> Arc<dyn OutputStore> {
