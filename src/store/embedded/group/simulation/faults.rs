@@ -137,21 +137,25 @@ impl Simulation {
     }
 
     /// Puts an earlier copy in the place of the directory of a member, where all others can tell: they know that it was
-    /// opened since.
+    /// opened since, also those that were removed and may not know that. With a copy of a time when it was the only
+    /// voter, a member elects itself before anybody can tell it.
     fn put_back(&mut self, number: u64) {
         let node = &self.nodes[&number];
+        let Some(copy) = &node.copy else { return };
         let opened = |disk: &Disk| {
             let files = disk.files();
             (files.group.directory, files.openings.own.number())
         };
-        let Some(before) = node.copy.as_ref().map(opened) else { return };
-        let now = opened(&node.disk);
+        let (before, now) = (opened(copy), opened(&node.disk));
         let knows = |node: &Node| {
             let known = node.disk.files().openings.others.get(&number).cloned();
             known.is_some_and(|known| known.openings.number() == now.1)
         };
-        let is_known = self.seated().all(|node| node.number == number || knows(node));
-        if before.0 == now.0 && before.1 != now.1 && is_known {
+        let may_vote =
+            |node: &Node| self.world.members.seats.contains_key(&node.number) || !node.known_members().seats.is_empty();
+        let is_known = self.nodes.values().all(|node| node.number == number || !may_vote(node) || knows(node));
+        let was_alone = copy.files().known_members().that_vote(true).eq([number]);
+        if before.0 == now.0 && before.1 != now.1 && is_known && !was_alone {
             self.world.counts.went_back += 1;
             self.nodes.entry(number).and_modify(Node::put_back);
             self.back.insert(number);
