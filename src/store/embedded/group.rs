@@ -321,6 +321,10 @@ impl Member {
     pub(super) fn step(&mut self, mut message: Message) {
         let from = message.from;
         self.matched.bound(&mut message, &self.node.raft);
+        if message.msg_type == MessageType::MsgRequestPreVoteResponse && message.reject {
+            // What it says to be committed is so in any term, and one that was removed comes to no later one.
+            message.term = message.term.max(self.node.raft.term);
+        }
         // That goes from a member to itself only. And messages of one that is no member yet, as far as this one knows,
         // are of use: it may be the only one to say that it is.
         let is_of_use = match message.msg_type {
