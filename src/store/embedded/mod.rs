@@ -17,7 +17,7 @@
 //!   sense.
 //! - `offer`: the state that a member offers to one that lags too far behind. `incoming`: such a state, received.
 //!   `renew`: how the store begins with it. `mailbox`: what a thread waits for.
-//! - `flush`: how the database comes after the log.
+//! - `flush`: how the database comes after the log. `equality`: whether the states of all members are equal.
 //! - `watch`: what must not run out. `watchdog`: whether a thread hangs, by `unanswered`, the writes that wait.
 //!   `given_up`: what becomes of the lead then. `exits`: the end of a thread by a panic, with `at`, what it was about.
 //!   `periodic`: a thread that does something time and again.
@@ -32,8 +32,7 @@
 //! - `block` and `column`: the index of finished jobs. `reader`: one block of it read.
 //! - `narrow`: what of a filter the indexes can answer. `scan`: searches and counts. `finished`: their part among the
 //!   finished jobs. `page` and `groups`: what they gather. `stats`: statistics. `budget`: how long they may take.
-//! - `lists`: lists of schedules, and `schedule_search`, which of them a query needs. `asking`: how all of this is
-//!   asked.
+//! - `lists`: lists of schedules, and `schedule_search`, which of them a query needs. `asking`: how to ask for all.
 //!
 //! What holds at any moment:
 //! - A write is answered after its batch is synced in the log, and seen by readers from then on.
@@ -68,6 +67,7 @@ mod disk;
 mod durable;
 mod engine;
 mod entry;
+mod equality;
 mod error;
 mod exchange;
 mod exits;
