@@ -16,6 +16,8 @@ use super::audit::{Audit, AuditFile, Writer};
 use super::block::NewBlock;
 use super::directory::Directory;
 use super::disk::MetaKey;
+use super::equality::compared::{SaidSum, SumAt};
+use super::equality::sum::Sum;
 use super::kept::Last;
 use super::log::{Format, Log, Options};
 use super::opened::{Acknowledged, Known, Numbers, OpeningsFile};
@@ -212,6 +214,7 @@ fn what_members_say_is_as_recorded() {
         Word::Audit(AuditWord::Has { files: vec![(file.clone(), 300)] }),
         Word::Audit(AuditWord::Lacks { files: vec![(file.clone(), 0)] }),
         Word::Audit(AuditWord::Piece { file, offset: 300, bytes: ByteBuf::from(*b"line") }),
+        Word::Sum(SaidSum { sum: SumAt::of(390, Sum(1 << 64 | 7)), agreed: 300 }),
     ];
     let words = words.iter().map(|word| {
         let said = words::encode(word).expect("writable");

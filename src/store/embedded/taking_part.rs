@@ -192,6 +192,7 @@ impl Engine {
                     exchange.say(from, &Word::WentBack(went_back));
                 }
             }
+            Said::Word(Word::Sum(_)) => {}
             Said::Word(Word::WentBack(said)) => {
                 if member.position().leader == Some(from) {
                     exchange.others(|others| others.hear_went_back(from, &said));

@@ -14,6 +14,8 @@
 //! |         | signed heads of the calls that bring messages                                            |
 //! | 5       | segments of the log whose frames are synced together                                     |
 //! | 6       | words about the output of attempts and the audit                                         |
+//! | 6       | the sum over the state of the leader, beside what members have acknowledged; what        |
+//! |         | members say of their sums                                                                |
 //!
 //! A member with version 2 reads the members of version 3, and leaves out what it does not know: a group all of whose
 //! members went back to version 2 may have forgotten its version and, but for their seals, its identity. Once all know
@@ -44,6 +46,8 @@ pub(super) const BATCHES: u32 = 5;
 
 /// The version from which on members keep copies of output and of the audit for each other.
 pub(super) const COPIES: u32 = 6;
+/// The version from which on members compare the sums over their states.
+pub(super) const SUMS: u32 = 6;
 
 /// In which term, and since when, a leader has heard that all members know a version from which their group cannot go
 /// back.

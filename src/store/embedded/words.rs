@@ -20,6 +20,7 @@ use serde_bytes::ByteBuf;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::audit::AuditFile;
+use super::equality::compared::SaidSum;
 use super::error::Corrupt;
 use super::kept::Last;
 use super::opened::Numbers;
@@ -61,6 +62,8 @@ pub(super) enum Word {
     Output(OutputWord),
     /// The files of the audit, which are copied to all members.
     Audit(AuditWord),
+    /// The sum over the state of a member after the entry that was compared last.
+    Sum(SaidSum),
 }
 
 /// What is said of the files of the audit, each with a number of bytes.
@@ -306,6 +309,8 @@ impl Piece {
 #[cfg(test)]
 mod tests {
     use super::super::audit::Writer;
+    use super::super::equality::compared::SumAt;
+    use super::super::equality::sum::Sum;
     use super::super::versions;
     use super::*;
 
@@ -345,7 +350,8 @@ mod tests {
             AuditWord::Piece { file, offset: 3, bytes: ByteBuf::from(*b"bytes") },
         ];
         let beside = outputs.map(Word::Output).into_iter().chain(audits.map(Word::Audit));
-        for word in words.into_iter().chain([opened, went_back]).chain(beside) {
+        let sum = Word::Sum(SaidSum { sum: SumAt::of(9, Sum(1 << 127 | 7)), agreed: 7 });
+        for word in words.into_iter().chain([opened, went_back, sum]).chain(beside) {
             let said = encode(&word).expect("writable");
             assert!(matches!(decode(&said), Ok(Said::Word(heard)) if heard == word), "{word:?}");
             for cut in 1..said.len() {

@@ -2,5 +2,7 @@
 //!
 //! In reading order:
 //! - `sum`: the sum over the documents of a state.
+//! - `compared`: what members say of their sums, and who differs.
 
+pub(super) mod compared;
 pub(super) mod sum;

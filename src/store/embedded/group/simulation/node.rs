@@ -331,6 +331,7 @@ impl Node {
                     running.others.hear_went_back(from, &said);
                 }
             }
+            Said::Word(Word::Sum(_)) => {}
             Said::Word(Word::Piece(piece)) => self.receive(from, piece, world),
             // The log has neither.
             Said::Word(Word::Output(_) | Word::Audit(_)) => {}
