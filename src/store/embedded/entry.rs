@@ -10,8 +10,8 @@
 //!        | 6 number:varint text         a schedule that was written, as JSON, which has its id
 //!        | 7 text                       the id of a schedule that was removed
 //!        | 8 text number:varint rest    a schedule that was written with the definition that it had
-//!        | 9 text                       the members of the group and what they have acknowledged, as JSON: alone, and
-//!                                       `last` is 0
+//!        | 9 text                       the members of the group, what they have acknowledged, and the sum over the
+//!                                       state of the leader after an entry, as JSON: alone, and `last` is 0
 //! job    = 0 uuid:16 | 1 text
 //! ```
 //!
@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::delta::{self, Delta};
+use super::equality::compared::SumAt;
 use super::error::Corrupt;
 use super::machine::{Change, Changes, Effects, Heads};
 use super::opened::Acknowledged;
@@ -131,21 +132,17 @@ pub(super) fn put_schedule(
     }
 }
 
-/// Returns the entry that says who the members of the group are from then on, and what those of these numbers have
-/// acknowledged, which earlier versions pass over.
+/// Returns the entry that says who the members of the group are from then on, and more, which earlier versions pass
+/// over.
 ///
 /// # Errors
 /// [`Corrupt`] when it cannot be written.
-pub(super) fn encode_members(
-    term: u64,
-    members: &Membership,
-    acknowledged: &BTreeMap<u64, Acknowledged>,
-) -> Result<Vec<u8>, Corrupt> {
+pub(super) fn encode_members(term: u64, members: &Membership, note: &Note) -> Result<Vec<u8>, Corrupt> {
     let mut entry = Vec::new();
     stored::append(&(term, NO_WRITE), &mut entry)?;
     entry.push(MEMBERS);
-    let text = serde_json::to_string(&Group { members, acknowledged })
-        .map_err(|error| Corrupt(format!("the members: {error}")))?;
+    let text =
+        serde_json::to_string(&Group { members, note }).map_err(|error| Corrupt(format!("the members: {error}")))?;
     stored::append(&text, &mut entry)?;
     Ok(entry)
 }
@@ -155,15 +152,19 @@ pub(super) fn encode_members(
 struct Group<'e> {
     #[serde(flatten)]
     members: &'e Membership,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    acknowledged: &'e BTreeMap<u64, Acknowledged>,
+    #[serde(flatten)]
+    note: &'e Note,
 }
 
-/// What it says beside the members, as it is read.
-#[derive(Deserialize)]
-struct Beside {
-    #[serde(default)]
-    acknowledged: BTreeMap<u64, Acknowledged>,
+/// What an entry says beside the members of the group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Note {
+    /// What the members of these numbers have acknowledged.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) acknowledged: BTreeMap<u64, Acknowledged>,
+    /// The sum over the state of the leader after an entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) sum: Option<SumAt>,
 }
 
 /// Returns whether this is an entry that says who the members of the group are.
@@ -197,8 +198,8 @@ pub(super) struct Entry {
     items: Vec<Item>,
     /// The members of the group from then on, where the entry says so.
     pub(super) members: Option<Membership>,
-    /// What the members of these numbers have acknowledged, as far as the entry says so.
-    pub(super) acknowledged: BTreeMap<u64, Acknowledged>,
+    /// What the entry says beside them.
+    pub(super) note: Note,
 }
 
 #[derive(Debug)]
@@ -221,7 +222,7 @@ impl Entry {
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = Reader { rest: bytes };
         let (term, items) = (reader.read()?, Vec::new());
-        let mut entry = Self { term, last: None, items, members: None, acknowledged: BTreeMap::new() };
+        let mut entry = Self { term, last: None, items, members: None, note: Note::default() };
         if reader.rest.is_empty() {
             return Ok(entry);
         }
@@ -231,7 +232,7 @@ impl Entry {
                 reader.rest = rest;
                 let (text, failed) = (reader.read::<String>()?, |error| format!("the members: {error}"));
                 entry.members = Some(serde_json::from_str(&text).map_err(failed)?);
-                entry.acknowledged = serde_json::from_str::<Beside>(&text).map_err(failed)?.acknowledged;
+                entry.note = serde_json::from_str(&text).map_err(failed)?;
             }
             _ => {
                 entry.last = Some(last);

@@ -16,6 +16,7 @@ use super::audit::{Audit, AuditFile, Writer};
 use super::block::NewBlock;
 use super::directory::Directory;
 use super::disk::MetaKey;
+use super::entry::Note;
 use super::equality::compared::{SaidSum, SumAt};
 use super::equality::sum::Sum;
 use super::kept::Last;
@@ -253,15 +254,17 @@ fn what_members_say_is_as_recorded() {
             4,
             Acknowledged { directory: 9, opening: 700, count: 8, entry: Last { number: 400, term: 2 } },
         )]);
-        [BTreeMap::new(), all].map(|acknowledged| {
-            let entry = entry::encode_members(300, &members, &acknowledged).expect("writable");
+        let noted = Note { acknowledged: all, sum: None };
+        let summed = Note { sum: Some(SumAt::of(390, Sum(1 << 64 | 7))), ..noted.clone() };
+        [Note::default(), noted, summed].map(|note| {
+            let entry = entry::encode_members(300, &members, &note).expect("writable");
             let read = entry::Entry::decode(&entry).expect("readable");
-            assert_eq!((read.members.as_ref(), read.acknowledged), (Some(&members), acknowledged));
+            assert_eq!((read.members.as_ref(), read.note), (Some(&members), note));
             entry
         })
     });
-    let [[plain, noted], [identified, _]] = members;
-    let members = [plain, identified, noted];
+    let [[plain, noted, _], [identified, _, summed]] = members;
+    let members = [plain, identified, noted, summed];
     let of_group = [None, Some(IDENTITY)].map(|identity| words::of_group(identity, &between).to_vec());
     let files = [
         ("words", numbered(words)),

@@ -10,7 +10,6 @@
 //! committed, and so was what the log of a group of one has. In a larger group the leader says it, but for the changes
 //! of members before the last one in the log: a member must not count votes among members of long ago.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -20,11 +19,10 @@ use raft::eraftpb::{
 use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
 use slog::Logger;
 
-use super::entry::{self, encode_members};
+use super::entry::{self, Note, encode_members};
 use super::kept::{Chunk, Earlier, Kept, Last, certainly_committed, data_of, frame_of, group_of, typed};
 use super::log::AppendError;
 use super::matched::Matched;
-use super::opened::Acknowledged;
 use super::progress::{Committed, Durable, Entries, Position, Progress, ProposeError, Successor, Unwritten};
 use super::seal::Vote;
 use super::steps::Steps;
@@ -185,15 +183,15 @@ impl Member {
         self.node.raft.step(Message { entries: vec![entry].into(), ..proposal }).map_err(failed)
     }
 
-    /// Proposes members, of which at most one is not as it was, with what they have acknowledged. Returns the number of
-    /// the entry, which is to be written.
+    /// Proposes members, of which at most one is not as it was, with what is to be noted. Returns the number of the
+    /// entry, which is to be written.
     ///
     /// # Errors
     /// [`ProposeError::Deposed`] or [`ProposeError::Changing`]; after any other this member must not be used any more.
     pub(super) fn propose_members(
         &mut self,
         members: &Membership,
-        acknowledged: &BTreeMap<u64, Acknowledged>,
+        note: &Note,
         durable: &mut impl Durable,
     ) -> Result<(u64, Progress), ProposeError> {
         // The library would write something else.
@@ -205,7 +203,7 @@ impl Member {
             return Err(ProposeError::Deposed);
         }
         let number = self.last() + 1;
-        self.step_proposal(encode_members(term, members, acknowledged).map_err(|error| failed(error.0))?)?;
+        self.step_proposal(encode_members(term, members, note).map_err(|error| failed(error.0))?)?;
         Ok((number, self.advance(durable)?))
     }
 
@@ -460,7 +458,7 @@ impl Member {
                 if entry.entry_type == EntryType::EntryConfChange && entry.index > self.unchanged_to {
                     let said = entry::Entry::decode(&data_of(&entry)).map_err(failed)?;
                     self.change(said.members.unwrap_or_default())?;
-                    progress.acknowledged.push(said.acknowledged);
+                    progress.acknowledged.push(said.note.acknowledged);
                 }
                 self.node.mut_store().forget(&entry);
                 progress.committed.push(Committed { number: entry.index, term: entry.term, frame: frame_of(&entry)? });

@@ -1,7 +1,6 @@
 //! What an engine does as one of several members: it takes messages, lets time pass, applies what is committed, and
 //! changes who the members are.
 
-use std::collections::BTreeMap;
 use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +13,7 @@ use super::agreed::Following;
 use super::at::is_at;
 use super::changing;
 use super::engine::{Engine, replay};
+use super::entry::Note;
 use super::exchange::{Exchange, Offering, Work, not_leading};
 use super::group::Member;
 use super::kept::Last;
@@ -265,11 +265,11 @@ impl Engine {
         if all.is_empty() || !is_unnoted && !is_due {
             return Ok(true);
         }
-        let members = Arc::clone(member.members());
-        match member.propose_members(&members, &all, &mut self.durable()) {
+        let (members, note) = (Arc::clone(member.members()), Note { acknowledged: all, sum: None });
+        match member.propose_members(&members, &note, &mut self.durable()) {
             Ok((number, progress)) => {
                 self.noted.store(number, Ordering::Relaxed);
-                exchange.others(|others| others.openings.has_noted(&all));
+                exchange.others(|others| others.openings.has_noted(&note.acknowledged));
                 self.hand_on(member, progress);
                 Ok(true)
             }
@@ -313,7 +313,7 @@ impl Engine {
     /// Proposes other members. Returns the number of the entry; `None` when that cannot be done now.
     fn propose_members(&self, member: &mut Member, next: &Membership) -> Result<Option<u64>, StoreError> {
         // Should there be no room for it, it gets what is kept for that.
-        match member.propose_members(next, &BTreeMap::new(), &mut self.durable()) {
+        match member.propose_members(next, &Note::default(), &mut self.durable()) {
             Ok((number, progress)) => {
                 tracing::info!(entry = number, members = ?next.seats, "the members of the group are to be changed");
                 self.hand_on(member, progress);

@@ -105,7 +105,8 @@ counts!(
     given_votes,
     removed,
     replaced,
-    identified
+    identified,
+    compared
 );
 
 /// What is not a member's: time, the network, and what is known of all.
@@ -182,6 +183,7 @@ impl World {
     /// Takes note of what a member has applied, and of the state that it has then.
     fn has_applied(&mut self, member: u64, committed: &Committed, state: &State) {
         let Committed { number, frame, .. } = committed;
+        self.compare(member, frame);
         let place = usize::try_from(*number).expect("it fits in memory") - 1;
         match self.history.get(place) {
             Some((there, hash)) => {

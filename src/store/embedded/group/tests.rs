@@ -329,7 +329,7 @@ fn a_leader_that_nobody_takes_the_lead_from_goes_on_after_a_while() {
 fn one_that_joins_learns_of_members_of_which_the_first_has_no_vote() {
     let mut members = Membership::founded(&[1, 2, 3]);
     members.seats.insert(1, Seat { votes: false, directory: 7, address: None });
-    let frame = encode_members(1, &members, &BTreeMap::new()).expect("writable");
+    let frame = encode_members(1, &members, &Note::default()).expect("writable");
     let entry = entry_of(1, frame.into()).expect("an entry");
     let append = Message { msg_type: MessageType::MsgAppend, from: 2, to: 4, term: 1, commit: 1, ..Message::default() };
     let (mut disk, mut member) = (Memory::default(), start(4, &[], &Memory::default()));

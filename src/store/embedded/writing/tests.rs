@@ -11,7 +11,7 @@ use raft::eraftpb::{Entry, Message, MessageType};
 use tempfile::TempDir;
 
 use super::super::directory::Directory;
-use super::super::entry::encode_members;
+use super::super::entry::{Note, encode_members};
 use super::super::exchange::{Exchange, Work};
 use super::super::kept::{Last, entry_of};
 use super::super::log::faults;
@@ -100,7 +100,7 @@ impl Follower {
     fn agree_on(&self, term: u64, behind: (u64, u64), version: u32) {
         let seats = [2, 3].map(|number| (number, Seat { votes: true, ..Seat::default() }));
         let members = Membership { seats: BTreeMap::from(seats), version, ..Membership::default() };
-        self.take(term, behind, [encode_members(term, &members, &BTreeMap::new()).expect("writable")]);
+        self.take(term, behind, [encode_members(term, &members, &Note::default()).expect("writable")]);
         self.write();
         assert_eq!(self.engine.exchange.as_ref().expect("it is one of several").agreed().version, version);
     }

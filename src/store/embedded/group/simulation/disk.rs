@@ -12,6 +12,8 @@ use rand::rngs::StdRng;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::super::entry::{self, has_members};
+use super::super::super::equality::compared::SumAt;
+use super::super::super::equality::sum::Sum;
 use super::super::super::kept::{Earlier, Last, Offered, entry_of, term_of};
 use super::super::super::log::AppendError;
 use super::super::super::opened::OpeningsFile;
@@ -51,6 +53,11 @@ impl State {
             let members = entry::Entry::decode(frame).expect("an entry").members;
             self.members = Arc::new(members.expect("it has members"));
         }
+    }
+
+    /// Returns what a leader says of the sum over its state.
+    pub(super) fn sum(&self) -> SumAt {
+        SumAt::of(self.last.number, Sum(self.hash.into()))
     }
 
     /// Writes the state as it is sent to another member.

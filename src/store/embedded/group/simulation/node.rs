@@ -1,7 +1,7 @@
 //! A simulated member: what [`taking_part`](super::super::super::taking_part) and
 //! [`incoming`](super::super::super::incoming) do with threads and clocks, in steps.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use raft::eraftpb::MessageType;
 use rand::RngExt as _;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::super::super::entry::Note;
 use super::super::super::kept::Last;
 use super::super::super::log::AppendError;
 use super::super::super::others::Others;
@@ -254,11 +255,12 @@ impl Node {
             return true;
         }
         let members = Arc::clone(running.member.members());
-        let proposed = running.member.propose_members(&members, &all, &mut self.disk.clone());
+        let note = Note { acknowledged: all, sum: Some(running.state.sum()) };
+        let proposed = running.member.propose_members(&members, &note, &mut self.disk.clone());
         world.changed = world.changed.max(running.member.last());
         let is_noted = proposed.is_ok();
         if is_noted {
-            running.others.openings.has_noted(&all);
+            running.others.openings.has_noted(&note.acknowledged);
         }
         self.has_proposed(proposed, world);
         is_noted || !is_unnoted
@@ -390,7 +392,7 @@ impl Node {
 
     fn propose_members(&mut self, next: &Membership, world: &mut World) {
         let Some(running) = &mut self.running else { return };
-        let proposed = running.member.propose_members(next, &BTreeMap::new(), &mut self.disk.clone());
+        let proposed = running.member.propose_members(next, &Note::default(), &mut self.disk.clone());
         world.changed = world.changed.max(running.member.last());
         self.has_proposed(proposed, world);
     }

@@ -4,11 +4,24 @@ use std::mem;
 
 use rand::RngExt as _;
 
+use super::super::super::entry;
+use super::super::super::equality::sum::Sum;
 use super::super::super::kept::{group_of, read_from};
 use super::super::super::log::AppendError;
 use super::super::super::progress::{Entries as _, Progress, Unwritten};
 use super::World;
 use super::node::Node;
+
+impl World {
+    /// Compares what the leader says of its sum in an entry with the state that all had then.
+    pub(super) fn compare(&mut self, member: u64, frame: &[u8]) {
+        let Some(said) = entry::Entry::decode(frame).expect("an entry").note.sum else { return };
+        let after = usize::try_from(said.entry).expect("it fits in memory").checked_sub(1);
+        let hash = after.and_then(|after| self.history.get(after)).map(|(_, hash)| Sum((*hash).into()));
+        assert!(hash.is_some() && said.sum() == hash, "member {member} has another sum than the leader says");
+        self.counts.compared += 1;
+    }
+}
 
 impl Node {
     /// Writes so many of the entries that are to be written next, and syncs them once all of these are written.

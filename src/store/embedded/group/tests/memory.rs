@@ -82,7 +82,7 @@ impl Member {
         next: &Membership,
         disk: &mut Memory,
     ) -> Result<(u64, Progress), ProposeError> {
-        let (number, progress) = self.propose_members(next, &BTreeMap::new(), disk)?;
+        let (number, progress) = self.propose_members(next, &Note::default(), disk)?;
         Ok((number, self.settle(progress, disk)?))
     }
 

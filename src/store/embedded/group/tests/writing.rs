@@ -1,5 +1,7 @@
 //! What a member says while its entries are written, and after that.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 /// Two entries of term 1, as their leader sends them.
@@ -152,7 +154,7 @@ fn only_voter() -> Member {
 
 #[test]
 fn a_leader_that_was_removed_goes_on_once_its_first_entry_is_written() {
-    let removal = encode_members(1, &Membership::founded(&[2, 3]), &BTreeMap::new()).expect("writable");
+    let removal = encode_members(1, &Membership::founded(&[2, 3]), &Note::default()).expect("writable");
     let (frames, vote) = (vec![vec![1], removal], Vote { term: 1, member: 2 });
     let mut disk = Memory { synced: frames.clone(), frames, vote, ..Memory::default() };
     let mut member = start(1, &[1, 2, 3], &disk);
