@@ -88,10 +88,24 @@ pub(super) enum MetaKey<'a> {
     Members,
     /// How many finished jobs there are in a state and queue.
     Finished(JobState, &'a QueueName),
+    /// A part of the sum over the documents, which versions that know none pass over.
+    Sum(SumKey),
+}
+
+/// The parts of a sum, each of which is one number, as all of `meta`.
+#[derive(Clone, Copy)]
+pub(super) enum SumKey {
+    /// The number of the entry that it is as of: a version that knows no sum leaves an earlier one.
+    Entry,
+    High,
+    Low,
 }
 
 /// What the keys of counts of finished jobs begin with.
 pub(super) const FINISHED_PREFIX: &[u8] = b"finished/";
+
+/// The keys of the sum over the documents, in the order of its parts. Another form of the sum gets others.
+pub(super) const SUM_KEYS: [&[u8]; 3] = [b"sum1/entry", b"sum1/high", b"sum1/low"];
 
 /// The keys of the number of the last entry of the log, and of its term.
 pub(super) const ENTRY: &[u8] = b"entry";
@@ -108,6 +122,7 @@ impl MetaKey<'_> {
             Self::Finished(state, queue) => {
                 [FINISHED_PREFIX, &[stored::state_code(*state)], queue.as_str().as_bytes()].concat()
             }
+            Self::Sum(part) => SUM_KEYS[*part as usize].to_vec(),
         }
     }
 }
@@ -178,6 +193,11 @@ impl Disk {
         batch.insert(&self.meta, MetaKey::Entry.bytes(), flush.entry.to_be_bytes());
         let time = u64::try_from(flush.time.as_millis()).unwrap_or(0);
         batch.insert(&self.meta, MetaKey::Time.bytes(), time.to_be_bytes());
+        if let Some(sum) = flush.sum {
+            for (key, number) in SUM_KEYS.iter().zip(sum.as_of(flush.entry)) {
+                batch.insert(&self.meta, *key, number.to_be_bytes());
+            }
+        }
         if let Some(members) = &flush.members {
             let text = serde_json::to_string(&**members).map_err(|error| Corrupt(format!("the members: {error}")))?;
             batch.insert(&self.meta, MetaKey::Members.bytes(), text);

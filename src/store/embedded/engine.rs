@@ -18,6 +18,8 @@ use super::block::Block;
 use super::disk::Disk;
 use super::durable::Contradiction;
 use super::entry::{self, Entry};
+use super::equality::compared::SumAt;
+use super::equality::sum::Sum;
 use super::exchange::Exchange;
 use super::exits::what_to_do;
 use super::group::Member;
@@ -74,6 +76,8 @@ pub(super) struct Decided {
     pub(super) effects: Effects,
     /// The blocks that jobs leave with it, as they are then.
     left: Vec<Block>,
+    /// What it changes of the sum over the documents.
+    sum: Sum,
     /// Its entry of the log; `None` when it changes nothing.
     pub(super) entry: Option<Vec<u8>>,
 }
@@ -155,12 +159,13 @@ impl Engine {
         let Applied { outcomes, effects } = batch.end();
         let published = self.published.read();
         if effects.last == published.last {
-            return Ok(Decided { outcomes, effects, left: Vec::new(), entry: None });
+            return Ok(Decided { outcomes, effects, left: Vec::new(), sum: Sum::default(), entry: None });
         }
         let left = Known { published: &published, disk: &self.disk, ahead: None }.left(&effects)?;
         drop(published);
+        let sum = Sum::of_change(&effects)?;
         let entry = entry::encode(&effects)?;
-        Ok(Decided { outcomes, effects, left, entry: Some(entry) })
+        Ok(Decided { outcomes, effects, left, sum, entry: Some(entry) })
     }
 
     /// Makes an entry durable, at most of the members, and returns its number. No lock that readers need is held
@@ -176,13 +181,13 @@ impl Engine {
     }
 
     /// Shows a batch to readers that is durable as the entry `number`, in so many bytes.
-    pub(super) fn show(&self, (number, bytes): (u64, usize), Decided { effects, left, .. }: &mut Decided) {
+    pub(super) fn show(&self, (number, bytes): (u64, usize), Decided { effects, left, sum, .. }: &mut Decided) {
         // A change of the members may be before it, which another thread shows.
         if self.exchange.is_some() && !self.agreed.wait_until(|| self.applied().0 + 1 >= number) {
             return;
         }
         let begun = Instant::now();
-        self.published.write().take_over(number, bytes, effects, mem::take(left));
+        self.published.write().take_over((number, bytes), effects, mem::take(left), *sum);
         if let Some(exchange) = &self.exchange {
             metrics::histogram!("leasehold_member_apply_seconds").record(begun.elapsed());
             self.agreed.has_moved();
@@ -237,7 +242,7 @@ impl Engine {
             let members = flush.members.clone().unwrap_or_else(|| exchange.founded());
             exchange.offers.flushed(Flushed { last, members, snapshot: Arc::clone(&snapshot) });
         }
-        self.published.write().end_flush(snapshot);
+        self.published.write().end_flush(snapshot, flush.moved);
         for (block, cut) in blocks.into_iter().zip(&flush.cut) {
             let _turn = self.turn();
             self.published.write().put_block(block, &cut.heads);
@@ -363,22 +368,30 @@ impl CommitError {
     }
 }
 
-/// Takes over an entry of the log that is read again. Returns whether it is a batch: what a member writes by itself is
-/// none, and changes no document.
+/// Takes over an entry of the log that is read again. Returns whether it is a batch (what a member writes by itself is
+/// none, and changes no document), and the sum that the leader had, where the entry says it.
 ///
 /// # Errors
 /// Why it cannot be the next one.
-pub(super) fn replay(disk: &Disk, published: &mut Published, number: u64, bytes: &[u8]) -> Result<bool, String> {
+pub(super) fn replay(
+    disk: &Disk,
+    published: &mut Published,
+    number: u64,
+    bytes: &[u8],
+) -> Result<(bool, Option<SumAt>), String> {
     let mut entry = Entry::decode(bytes)?;
     is_at(number, entry.term);
     if let Some(members) = entry.members.take() {
+        published.summed.has_members(&members);
         published.members = Some(Arc::new(members));
     }
-    let (is_batch, known) = (entry.last.is_some(), Known { published, disk, ahead: None });
+    let (is_batch, said) = (entry.last.is_some(), entry.note.sum);
+    let known = Known { published, disk, ahead: None };
     let effects = entry.effects(&known, published.last.seq_no)?;
     let left = known.left(&effects).map_err(|error| error.to_string())?;
-    published.take_over(number, bytes.len(), &effects, left);
-    Ok(is_batch)
+    let sum = Sum::of_change(&effects).map_err(|error| error.0)?;
+    published.take_over((number, bytes.len()), &effects, left, sum);
+    Ok((is_batch, said))
 }
 
 /// What a batch is decided on.

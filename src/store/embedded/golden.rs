@@ -15,7 +15,7 @@ use super::arbitrary;
 use super::audit::{Audit, AuditFile, Writer};
 use super::block::NewBlock;
 use super::directory::Directory;
-use super::disk::MetaKey;
+use super::disk::{MetaKey, SumKey};
 use super::entry::Note;
 use super::equality::compared::{SaidSum, SumAt};
 use super::equality::sum::Sum;
@@ -79,6 +79,7 @@ fn documents_lie_on_disk_as_recorded() {
     let queue = QueueName::new("reports").expect("a name");
     let meta = [MetaKey::PrimaryTerm, MetaKey::SeqNo, MetaKey::Entry, MetaKey::Time, MetaKey::Members];
     let meta = meta.into_iter().chain(JobState::ALL.iter().map(|state| MetaKey::Finished(*state, &queue)));
+    let meta = meta.chain([SumKey::Entry, SumKey::High, SumKey::Low].map(MetaKey::Sum));
     let files = [
         ("jobs", numbered(jobs)),
         ("records", numbered(records)),

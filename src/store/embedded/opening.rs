@@ -339,7 +339,7 @@ fn read_log(
             match disk.flush(&flush) {
                 Err(error) => failure = Some(error),
                 Ok(blocks) => {
-                    published.end_flush(disk.snapshot());
+                    published.end_flush(disk.snapshot(), flush.moved);
                     blocks.into_iter().zip(&flush.cut).for_each(|(block, cut)| published.put_block(block, &cut.heads));
                 }
             }

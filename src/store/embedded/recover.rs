@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 
 use super::block::{Block, Blocks, Column};
-use super::disk::{Disk, FINISHED_PREFIX, MetaKey, number};
+use super::disk::{Disk, FINISHED_PREFIX, MetaKey, SumKey, number};
+use super::equality::sum::Sum;
+use super::equality::summed::Summed;
 use super::error::{Corrupt, Damage};
 use super::live::Live;
 use super::seal::Vote;
@@ -58,19 +60,27 @@ impl Disk {
             let record = records::decode(&key, &value);
             kept.add(key, record);
         }
+        let (members, mut summed) = (self.members()?, Summed::of(self.sum(entry)?));
+        if let Some(members) = &members {
+            summed.has_members(members);
+        }
+        let last = Version { place: Place::Main, primary_term, seq_no };
+        let time = Timestamp::from_millis(i64::try_from(time).unwrap_or(0));
+        summed.has_applied(entry, Sum::default(), finished.sum + Sum::of_last(last, time));
         Ok(Published {
             live,
             recent: self.recover_recent()?,
             blocks: Arc::new(self.recover_blocks()?),
             finished,
             records: kept,
-            last: Version { place: Place::Main, primary_term, seq_no },
+            last,
             entry,
-            time: Timestamp::from_millis(i64::try_from(time).unwrap_or(0)),
-            members: self.members()?,
+            time,
+            members,
+            summed,
             unflushed: Unflushed::default(),
             flushing: None,
-            view: View { snapshot: self.snapshot(), stale: Arc::default() },
+            view: View { snapshot: self.snapshot(), stale: Arc::default(), moved: Sum::default() },
             due_from: Mutex::default(),
         })
     }
@@ -118,6 +128,18 @@ impl Disk {
         let Some(bytes) = self.meta.get(MetaKey::Members.bytes())? else { return Ok(None) };
         let members = serde_json::from_slice(&bytes).map_err(|error| Corrupt(format!("the members: {error}")))?;
         Ok(Some(Arc::new(members)))
+    }
+
+    /// Returns the sum over the documents as of the last entry that the database has, where it is known.
+    fn sum(&self, entry: u64) -> Result<Option<Sum>, RecoverError> {
+        if entry == 0 {
+            return Ok(Some(Sum::default()));
+        }
+        let of = self.number(&MetaKey::Sum(SumKey::Entry))?;
+        let (high, low) = (self.number(&MetaKey::Sum(SumKey::High))?, self.number(&MetaKey::Sum(SumKey::Low))?);
+        // A version that does not know it leaves that of an earlier entry.
+        let is_of_this = of == Some(entry);
+        Ok(high.zip(low).filter(|_| is_of_this).map(Sum::of_halves))
     }
 
     fn number(&self, key: &MetaKey<'_>) -> Result<Option<u64>, RecoverError> {

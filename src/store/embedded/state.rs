@@ -15,6 +15,8 @@ use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 
 use super::block::{Block, Blocks};
+use super::equality::sum::Sum;
+use super::equality::summed::Summed;
 use super::error::Corrupt;
 use super::live::Live;
 use super::machine::Effects;
@@ -63,6 +65,8 @@ pub(super) struct Published {
     pub(super) time: Timestamp,
     /// The members of the group; `None` while they are those that it was founded with.
     pub(super) members: Option<Arc<Membership>>,
+    /// The sum over all of this.
+    pub(super) summed: Summed,
     /// What has changed since the last flush began.
     pub(super) unflushed: Unflushed,
     /// What the flush under way writes.
@@ -80,6 +84,8 @@ pub(super) struct View {
     pub(super) snapshot: Arc<Snapshot>,
     /// The jobs that the database has as finished in a version that is not current.
     pub(super) stale: Arc<HashSet<JobId>>,
+    /// By how much the sum over the documents had changed when the flush began.
+    pub(super) moved: Sum,
 }
 
 impl Published {
@@ -124,12 +130,14 @@ impl Published {
         self.flushing = Some(Arc::clone(&changes));
         let counts = changes.counts.iter().map(|group| (group.clone(), self.finished.of(group))).collect();
         let (blocks, members) = (Arc::clone(&self.blocks), self.members.clone());
-        Flush { entry: self.entry, last: self.last, time: self.time, changes, cut, blocks, counts, members }
+        let (sum, moved) = (self.summed.documents(), self.summed.moved());
+        let (entry, last, time) = (self.entry, self.last, self.time);
+        Flush { entry, last, time, changes, cut, blocks, counts, members, sum, moved }
     }
 
-    /// Takes over the database as it is after a flush.
-    pub(super) fn end_flush(&mut self, snapshot: Arc<Snapshot>) {
-        self.view = View { snapshot, stale: self.unflushed.stale() };
+    /// Takes over the database as it is after a flush, which began when so much had changed in the sum.
+    pub(super) fn end_flush(&mut self, snapshot: Arc<Snapshot>, moved: Sum) {
+        self.view = View { snapshot, stale: self.unflushed.stale(), moved };
         let flushed = self.flushing.take();
         if let Some(first) = flushed.as_ref().and_then(|flushed| flushed.schedules.first(Index::Due)) {
             let due_from = self.due_from.get_mut();
@@ -161,8 +169,8 @@ impl Published {
     }
 
     /// Takes over a batch that is durable as the entry `entry` of the log, in so many bytes. `left` are the blocks that
-    /// jobs leave with it, as they are then.
-    pub(super) fn take_over(&mut self, entry: u64, bytes: usize, effects: &Effects, left: Vec<Block>) {
+    /// jobs leave with it, as they are then, and `sum` is what it changes of the sum over the documents.
+    pub(super) fn take_over(&mut self, (entry, bytes): (u64, usize), effects: &Effects, left: Vec<Block>, sum: Sum) {
         (self.entry, self.last) = (entry, effects.last);
         self.time = effects.time().map_or(self.time, |time| time.max(self.time));
         let stale = self.unflushed.add(effects, bytes);
@@ -199,6 +207,7 @@ impl Published {
                 None => {}
             }
         }
+        self.summed.has_applied(entry, sum, self.finished.sum + Sum::of_last(self.last, self.time));
     }
 }
 
@@ -317,26 +326,32 @@ impl Recent {
 
 /// How many finished jobs there are by state and queue.
 #[derive(Debug, Default)]
-pub(super) struct Finished(HashMap<(JobState, QueueName), u64>);
+pub(super) struct Finished {
+    counts: HashMap<(JobState, QueueName), u64>,
+    /// The sum over these counts.
+    pub(super) sum: Sum,
+}
 
 impl Finished {
     /// Adds to the number of finished jobs in a state and queue.
     pub(super) fn add(&mut self, group: (JobState, QueueName), by: i64) {
-        let count = self.of(&group).saturating_add_signed(by);
+        let before = self.of(&group);
+        let count = before.saturating_add_signed(by);
+        self.sum += Sum::of_finished(&group, count) - Sum::of_finished(&group, before);
         if count == 0 {
-            self.0.remove(&group);
+            self.counts.remove(&group);
         } else {
-            self.0.insert(group, count);
+            self.counts.insert(group, count);
         }
     }
 
     /// Returns the number of finished jobs in a state and queue.
     pub(super) fn of(&self, group: &(JobState, QueueName)) -> u64 {
-        self.0.get(group).copied().unwrap_or(0)
+        self.counts.get(group).copied().unwrap_or(0)
     }
 
     /// Returns all counts that are not zero.
     pub(super) fn counts(&self) -> impl Iterator<Item = (JobState, &QueueName, u64)> {
-        self.0.iter().map(|((state, queue), count)| (*state, queue, *count))
+        self.counts.iter().map(|((state, queue), count)| (*state, queue, *count))
     }
 }

@@ -422,7 +422,9 @@ impl Engine {
             return Ok(false);
         }
         let applied = replay(&self.disk, &mut self.published.write(), committed.number, &committed.frame);
-        applied.map_err(|why| self.contradicts(&format!("entry {} cannot be applied: {why}", committed.number)))
+        let (is_batch, _) =
+            applied.map_err(|why| self.contradicts(&format!("entry {} cannot be applied: {why}", committed.number)))?;
+        Ok(is_batch)
     }
 
     /// Takes note of that entries were applied.

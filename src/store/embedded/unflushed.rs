@@ -8,6 +8,7 @@ use foldhash::quality::RandomState;
 
 use super::block::Blocks;
 use super::changed::ChangedSchedules;
+use super::equality::sum::Sum;
 use super::machine::{Change, Effects};
 use crate::clock::Timestamp;
 use crate::job::{BodyId, JobId, JobState, Json, QueueName};
@@ -135,6 +136,9 @@ pub(super) struct Flush {
     pub(super) counts: Vec<((JobState, QueueName), u64)>,
     /// The members of the group, where these are not the ones that it was founded with.
     pub(super) members: Option<Arc<Membership>>,
+    /// The sum over the documents as of the entry, where it is known, and by how much that had changed.
+    pub(super) sum: Option<Sum>,
+    pub(super) moved: Sum,
 }
 
 /// Finished jobs that become a block.

@@ -1,8 +1,9 @@
 //! Whether the states of all members are equal, looked at while they run.
 //!
 //! In reading order:
-//! - `sum`: the sum over the documents of a state.
+//! - `sum`: the sum over the documents of a state. `summed`: that sum as it is kept while entries are applied.
 //! - `compared`: what members say of their sums, and who differs.
 
 pub(super) mod compared;
 pub(super) mod sum;
+pub(super) mod summed;
