@@ -93,6 +93,7 @@ impl Members {
             members: self.map.addresses.keys().copied().collect(),
             tick: TICK,
             settles_in: SETTLED,
+            note_ticks: None,
             joins: self.joins,
             goes_on_alone: false,
             keeps_log_bytes: KEPT_LOG_BYTES,

@@ -223,6 +223,10 @@ impl Store for Measured {
         self.0.out_of_order()
     }
 
+    fn unequal(&self) -> Option<String> {
+        self.0.unequal()
+    }
+
     async fn has_lately_held_writes_back(&self) -> Result<bool, StoreError> {
         self.0.has_lately_held_writes_back().await
     }

@@ -3,7 +3,7 @@
 //! A group is one store: its members agree on every write, and one of them, the leader, decides what is written.
 //! Whoever carries the messages from member to member knows nothing of what is in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -215,6 +215,10 @@ pub trait Member: Send + Sync {
 
     /// Returns from which others this member takes nothing, or for which it waits, by their numbers.
     fn hindrances(&self) -> BTreeMap<u64, Hindrance>;
+
+    /// Returns the members whose states are not those of the others, by their numbers; all of them where it is not
+    /// certain whose state is right.
+    fn unequal(&self) -> BTreeSet<u64>;
 
     /// Changes the members, at the one that leads. Returns once the group has agreed on it; that a change was made
     /// already is no error.

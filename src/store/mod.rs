@@ -460,6 +460,12 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// Returns what shows that documents are not as they should be: that they cannot be read at rest, or differ between
+    /// the members of a group; `None` while nothing does. It does not ask the store.
+    fn unequal(&self) -> Option<String> {
+        None
+    }
+
     /// Returns whether the store holds writes back, or has until a few seconds ago: then what seems to be late may have
     /// been said in time and not been written yet. It asks the store.
     ///

@@ -1,5 +1,6 @@
 //! What is carried to a member that is there, and what becomes of messages for one that is not.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -40,6 +41,10 @@ impl Member for Given {
 
     fn heard(&self) -> BTreeMap<u64, Heard> {
         BTreeMap::new()
+    }
+
+    fn unequal(&self) -> BTreeSet<u64> {
+        BTreeSet::new()
     }
 
     fn hindrances(&self) -> BTreeMap<u64, Hindrance> {

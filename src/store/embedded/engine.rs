@@ -56,6 +56,10 @@ pub(super) struct Engine {
     pub(super) ticks: AtomicU64,
     /// The number of the last entry with what the others have acknowledged that this one wrote.
     pub(super) noted: AtomicU64,
+    /// The number of the last entry after which it said its sum there.
+    pub(super) noted_sum: AtomicU64,
+    /// Whether documents at rest could not be read when all of them were read last.
+    pub(super) is_unreadable_at_rest: AtomicBool,
     /// The number of the first entry that the log has.
     first: Arc<AtomicU64>,
     /// Whether there was no room for the last entry.
@@ -107,6 +111,8 @@ impl Engine {
             gives_way,
             ticks,
             noted,
+            noted_sum: AtomicU64::new(0),
+            is_unreadable_at_rest: AtomicBool::new(false),
             first,
             is_out_of_room,
             awaited_flush: Mutex::default(),

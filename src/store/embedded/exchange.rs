@@ -13,6 +13,7 @@ use raft::eraftpb::{Message, MessageType};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::asked::{Asked, Caller};
+use super::equality::compared::Equality;
 use super::error::closed;
 use super::given_up::GivenUp;
 use super::mailbox::Mailbox;
@@ -37,6 +38,9 @@ pub(super) use work::{Change, Offering, Work};
 
 /// The most questions, and answers, of states that wait.
 const WAITING_ASKS: usize = 64;
+
+/// After how many ticks a leader notes in the log what the members have acknowledged.
+const NOTE_TICKS: u64 = 600;
 
 /// The mailbox of a member, and what others may know of it.
 pub(super) struct Exchange {
@@ -69,6 +73,8 @@ pub(super) struct Exchange {
     /// Whether this member takes no entries, since those that it has are not written or applied.
     pub(super) is_behind: AtomicBool,
     given_up: GivenUp,
+    /// The sums over the states of the members.
+    pub(super) equality: Mutex<Equality>,
 }
 
 impl Exchange {
@@ -96,6 +102,7 @@ impl Exchange {
             asked: Mutex::default(),
             is_behind: AtomicBool::default(),
             given_up: GivenUp::default(),
+            equality: Mutex::default(),
         }
     }
 
@@ -356,6 +363,11 @@ impl Exchange {
         self.group.keeps_log_bytes
     }
 
+    /// Returns after how many ticks a leader notes in the log what the members have acknowledged, and its sum.
+    pub(super) fn note_ticks(&self) -> u64 {
+        self.group.note_ticks.unwrap_or(NOTE_TICKS).max(1)
+    }
+
     /// Returns the time between two ticks.
     pub(super) fn tick(&self) -> Duration {
         self.group.tick.max(Duration::from_millis(1))
@@ -422,6 +434,10 @@ impl Member for Exchange {
 
     fn hindrances(&self) -> BTreeMap<u64, Hindrance> {
         self.others(|others| others.hindrances(self.group.member)).unwrap_or_default()
+    }
+
+    fn unequal(&self) -> BTreeSet<u64> {
+        self.equality.lock().unequal().clone()
     }
 
     async fn change(&self, change: MemberChange) -> Result<(), ChangeError> {

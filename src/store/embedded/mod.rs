@@ -429,6 +429,10 @@ impl Store for EmbeddedStore {
         refused.or_else(|| self.queue().unanswered().want())
     }
 
+    fn unequal(&self) -> Option<String> {
+        self.inner.unequal()
+    }
+
     fn inline_limit(&self) -> usize {
         INLINE_LIMIT
     }

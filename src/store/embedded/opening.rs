@@ -171,6 +171,7 @@ impl Engine {
                     let version = members.version.max(latest_version(&entries)).max(versions::UNDONE);
                     members = Arc::new(Membership { seats, identity: sealed.identity, version });
                 }
+                exchange.equality.lock().begin(published.summed.documents().is_some());
                 openings.write(&disk.directory).map_err(failed("write the openings of"))?;
                 let had = entries.last().map_or(last, |entry| Last { number: entry.index, term: entry.term });
                 let others = Others::of(&sealed, group.tick).settles_in(group.settles_in);

@@ -66,6 +66,9 @@ pub struct GroupOptions {
     pub receive_bytes_per_second: Option<u64>,
     /// The time between two looks at whether the leader is silent. A member stands for election after ten to twenty.
     pub tick: Duration,
+    /// After how many ticks a leader notes in the log what the members have acknowledged and the sum over its state;
+    /// `None` for 600.
+    pub note_ticks: Option<u64>,
     /// How long all members must have known a version from which the group cannot go back before they agree on it.
     pub settles_in: Duration,
 }

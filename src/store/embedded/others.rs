@@ -140,7 +140,7 @@ impl Others {
     }
 
     /// Returns whether a member understands what came with this version.
-    fn reads(&self, member: u64, version: u32) -> bool {
+    pub(super) fn reads(&self, member: u64, version: u32) -> bool {
         match self.lately(member) {
             Some(hello) => hello.knows >= version,
             None => self.version >= version && self.seated.contains(&member),

@@ -35,9 +35,6 @@ const TURN_BYTES: usize = 1 << 20;
 /// After how many ticks a member says who it is.
 const HELLO_TICKS: u64 = 10;
 
-/// After how many ticks a leader writes what the others have acknowledged into the log.
-const NOTE_TICKS: u64 = 600;
-
 /// A member that has asked for nothing of a state for so long, and says that it receives none, has given it up.
 const GIVEN_UP: Duration = Duration::from_secs(3);
 
@@ -192,7 +189,7 @@ impl Engine {
                     exchange.say(from, &Word::WentBack(went_back));
                 }
             }
-            Said::Word(Word::Sum(_)) => {}
+            Said::Word(Word::Sum(said)) => self.hear_sum(member, exchange, from, said),
             Said::Word(Word::WentBack(said)) => {
                 if member.position().leader == Some(from) {
                     exchange.others(|others| others.hear_went_back(from, &said));
@@ -223,6 +220,7 @@ impl Engine {
         }
         exchange.is_behind.store(self.is_full() || self.unwritten.stands_still(), Ordering::Relaxed);
         exchange.greet(member.last());
+        self.look_at_sums(member, exchange, ticks);
         let applied = self.published.read().entry;
         let since_flush = applied.saturating_sub(exchange.offers.last_flushed());
         metrics::gauge!("leasehold_member_entries_since_flush").set(since_flush as f64);
@@ -254,21 +252,23 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes into the log what the others have acknowledged: at once where one of them opened its directory, and from
-    /// time to time where there is more to say. Returns whether the log says how each directory was opened last.
+    /// Writes into the log what the others have acknowledged, and the sum over the own state: at once where one of them
+    /// opened its directory, and from time to time where there is more to say. Returns whether the log says how each
+    /// directory was opened last.
     fn note_acknowledged(&self, member: &mut Member, exchange: &Exchange, ticks: u64) -> Result<bool, StoreError> {
         let (own, committed) = (exchange.number(), member.position().committed);
         let all = exchange.others(|others| others.to_note(own, |number| member.acknowledged(number, committed)));
         let all = all.unwrap_or_default();
+        let sum = self.sum_to_note(member);
         let is_unnoted = exchange.others(|others| others.openings.has_unnoted(&all)).unwrap_or_default();
-        let is_due = ticks.is_multiple_of(NOTE_TICKS) && member.last() > self.noted.load(Ordering::Relaxed);
+        let is_due = ticks.is_multiple_of(exchange.note_ticks()) && self.has_to_note(member, sum);
         if all.is_empty() || !is_unnoted && !is_due {
             return Ok(true);
         }
-        let (members, note) = (Arc::clone(member.members()), Note { acknowledged: all, sum: None });
+        let (members, note) = (Arc::clone(member.members()), Note { acknowledged: all, sum });
         match member.propose_members(&members, &note, &mut self.durable()) {
             Ok((number, progress)) => {
-                self.noted.store(number, Ordering::Relaxed);
+                self.has_noted(number, sum);
                 exchange.others(|others| others.openings.has_noted(&note.acknowledged));
                 self.hand_on(member, progress);
                 Ok(true)
@@ -422,8 +422,11 @@ impl Engine {
             return Ok(false);
         }
         let applied = replay(&self.disk, &mut self.published.write(), committed.number, &committed.frame);
-        let (is_batch, _) =
+        let (is_batch, said) =
             applied.map_err(|why| self.contradicts(&format!("entry {} cannot be applied: {why}", committed.number)))?;
+        if let Some((said, exchange)) = said.zip(self.exchange.as_ref()) {
+            self.compare(exchange, &said);
+        }
         Ok(is_batch)
     }
 

@@ -2,8 +2,9 @@
 //!
 //! In reading order:
 //! - `sum`: the sum over the documents of a state. `summed`: that sum as it is kept while entries are applied.
-//! - `compared`: what members say of their sums, and who differs.
+//! - `compared`: what members say of their sums, and who differs. `looking`: what a member does for that.
 
 pub(super) mod compared;
+mod looking;
 pub(super) mod sum;
 pub(super) mod summed;
