@@ -63,6 +63,7 @@ pub(super) struct Settings {
     pub(super) flush_changes: Option<u64>,
     pub(super) flush_bytes: Option<SizeSetting>,
     pub(super) flush_after: Option<DurationSetting>,
+    pub(super) scrub_rate: Option<SizeSetting>,
     pub(super) elasticsearch_url: Option<Vec<String>>,
     pub(super) elasticsearch_api_key: Option<String>,
     pub(super) elasticsearch_ca: Option<PathBuf>,
@@ -177,6 +178,7 @@ impl Settings {
         let store = flags.store.or(self.store);
         let data_dir = flags.data_dir.or(self.data_dir);
         let memory_limit = flags.memory_limit.or(self.memory_limit).map(|limit| limit.0);
+        let scrub_rate = flags.scrub_rate.or(self.scrub_rate).map(|rate| rate.0);
         let query_time = flags.query_time.or(self.query_time.map(|setting| setting.0));
         let flush_changes = flags.flush_changes.or(self.flush_changes);
         let flush_bytes = flags.flush_bytes.or(self.flush_bytes).map(|size| size.0);
@@ -208,6 +210,7 @@ impl Settings {
             ("flush_changes", StoreKind::Embedded, flush_changes.is_some()),
             ("flush_bytes", StoreKind::Embedded, flush_bytes.is_some()),
             ("flush_after", StoreKind::Embedded, flush_after.is_some()),
+            ("scrub_rate", StoreKind::Embedded, scrub_rate.is_some()),
             ("elasticsearch_url", StoreKind::Elasticsearch, elasticsearch.urls.is_some()),
             ("elasticsearch_api_key", StoreKind::Elasticsearch, elasticsearch.api_key.is_some()),
             ("elasticsearch_ca", StoreKind::Elasticsearch, elasticsearch.ca.is_some()),
@@ -230,6 +233,7 @@ impl Settings {
                     flush_changes: flush_changes.unwrap_or(defaults.flush_changes),
                     flush_bytes: flush_bytes.unwrap_or(defaults.flush_bytes),
                     flush_after: flush_after.unwrap_or(defaults.flush_after),
+                    scrub_bytes_per_second: scrub_rate.unwrap_or(defaults.scrub_bytes_per_second),
                     ..defaults
                 };
                 EngineSettings::Embedded { data_dir, options }

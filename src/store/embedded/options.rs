@@ -42,8 +42,21 @@ pub struct EmbeddedOptions {
     /// Whether a panic of a thread of the store ends the process, with exit status 1. Otherwise the store stops, and
     /// says so.
     pub panics_end_process: bool,
+    /// How many bytes of documents at rest are read in a second, at most, to see that they can be read.
+    pub scrub_bytes_per_second: u64,
+    /// The time from when all of them were read until that is done again.
+    pub scrub_every: Duration,
     /// The group that the store is a member of; `None` for a store of its own.
     pub group: Option<GroupOptions>,
+}
+
+/// When and how fast documents at rest are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// The time between the end of a scrub and the next one.
+    pub(super) every: Duration,
+    /// The most bytes in a second.
+    pub(super) bytes_per_second: u64,
 }
 
 /// A group of members that are one store.
@@ -87,12 +100,19 @@ impl Default for EmbeddedOptions {
             query_time: QUERY_TIME,
             hangs_after: Duration::from_secs(10),
             panics_end_process: false,
+            scrub_bytes_per_second: 4 << 20,
+            scrub_every: Duration::from_secs(24 * 60 * 60),
             group: None,
         }
     }
 }
 
 impl EmbeddedOptions {
+    /// Returns when and how fast documents at rest are read.
+    pub(super) fn scrub_pace(&self) -> Pace {
+        Pace { every: self.scrub_every, bytes_per_second: self.scrub_bytes_per_second.max(1) }
+    }
+
     /// Returns when what has changed is written to the database.
     pub(super) fn flush_limits(&self) -> FlushLimits {
         let block_jobs = self.block_jobs.max(1);

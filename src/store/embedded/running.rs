@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::beside::Beside;
 use super::engine::Engine;
+use super::equality::scrub;
 use super::error::closed;
 use super::exchange::Exchange;
 use super::exits::{Exits, FailOnExit};
@@ -60,6 +61,7 @@ impl Running {
         running.periodic.push(flush_when_due(of(), Arc::clone(queue), flusher, guard())?);
         running.periodic.push(checkpoint::start(of(), guard())?);
         running.periodic.push(watch::start(of(), Arc::clone(queue), options.memory_limit, guard())?);
+        running.periodic.push(scrub::start(of(), options.scrub_pace(), guard())?);
         running.periodic.push(output::start_sweep(of(), Arc::clone(&beside.outputs), guard())?);
         running.periodic.push(watchdog::start(of(), Arc::clone(queue), options.hangs_after, guard())?);
         Ok(running)

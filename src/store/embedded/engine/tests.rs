@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::super::block::Column;
 use super::super::directory::Directory;
+use super::super::equality::scrub::Count;
 use super::super::lists::{self, Wanted};
 use super::super::seal::Vote;
 use super::super::stored;
@@ -130,8 +131,25 @@ impl Machine {
     /// The hash of the state, once all that was begun is written.
     fn hash(&mut self) -> u128 {
         self.end_flush();
+        assert_sum_is_kept(&self.engine);
         hash(&self.engine)
     }
+
+    /// The sum over the whole state, but for the term, of which each opening has another.
+    fn sum(&self) -> Option<Sum> {
+        let published = self.engine.published.read();
+        published.summed.documents().map(|documents| documents + published.finished.sum)
+    }
+}
+
+/// Counts all documents on disk, and checks that their sum is the one that was kept.
+fn assert_sum_is_kept(engine: &Engine) {
+    let (view, moved) = (engine.published.read().view.clone(), engine.published.read().summed.moved());
+    let since = moved - view.moved;
+    let mut count = Count::of(view);
+    while !count.read(&engine.disk, 10_000).expect("readable") {}
+    let kept = engine.published.read().summed.documents();
+    assert_eq!(kept, Some(count.sum() + since), "the sum is not that of the documents");
 }
 
 /// A hash over all that the state consists of, in memory and on disk; not over the term, of which each opening has
@@ -250,6 +268,7 @@ fn one_history(seed: u64) {
         if history.random.random_range(0..60) == 0 {
             let hash = first.hash();
             assert_eq!(hash, second.hash(), "seed {seed}: the two differ after {written} writes");
+            assert_eq!(first.sum(), second.sum(), "seed {seed}: their sums differ after {written} writes");
             first.decide_and_drop(history.branch());
             assert_eq!(hash, first.hash(), "seed {seed}: what was not written left a trace after {written} writes");
             // Versions of the first have another term from now on, which the log says.

@@ -3,8 +3,10 @@
 //! In reading order:
 //! - `sum`: the sum over the documents of a state. `summed`: that sum as it is kept while entries are applied.
 //! - `compared`: what members say of their sums, and who differs. `looking`: what a member does for that.
+//! - `scrub`: all documents read from time to time, to see that they can be read.
 
 pub(super) mod compared;
 mod looking;
+pub(super) mod scrub;
 pub(super) mod sum;
 pub(super) mod summed;
