@@ -4,7 +4,6 @@
 //! of the log. Then every record is read, in a database of its own in the directory for temporary files: it has copies
 //! of the journals and links to the tables, since the database writes where it reads.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -12,12 +11,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use fjall::{Database, KeyspaceCreateOptions, Readable};
-use xxhash_rust::xxh3::Xxh3;
 
 use super::block::{Block, Column};
 use super::directory::{Directory, LOG};
-use super::disk::{ENTRY, FINISHED_PREFIX, MetaKey, PRIMARY_TERM, number};
+use super::disk::{ENTRY, FINISHED_PREFIX, MetaKey, PRIMARY_TERM, SUM_KEYS, number};
 use super::entry::Entry;
+use super::equality::sum::Sum;
 use super::error::{Damage, OpenError};
 use super::inspect::{Inspected, NAMES, inspect, journal_file, keyspace_folder};
 use super::journal::SEQ_NO;
@@ -30,10 +29,6 @@ use crate::store::Membership;
 
 /// The most damages that are listed.
 const MAX_DAMAGES: usize = 1_000;
-
-/// The keyspaces with documents, in the order in which [`StateHash`] takes them. The others follow from these, or lie
-/// differently where they were written at other times.
-const DOCUMENTS: [&str; 5] = ["live", "done", "bodies", "records", "schedules"];
 
 /// What was found in a data directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,13 +51,13 @@ pub struct Verified {
     pub damages: Vec<Damage>,
 }
 
-/// The hash (XXH3, 128 bits) of all keys and values of documents that a database has, which is the same at all members
-/// of a cluster that have applied the same entries, and have written them to their databases.
+/// The sum of the hashes (XXH3, 128 bits) of all documents that a database has, which is the same at all members of a
+/// cluster that have applied the same entries, and have written them to their databases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateHash {
     /// The number of the last entry of the log that the database has.
     pub entry: u64,
-    /// The hash.
+    /// The sum.
     pub hash: u128,
 }
 
@@ -96,7 +91,7 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
     let copy = tempfile::tempdir().map_err(failed("make a copy of"))?;
     lay_out(&found, &database, copy.path()).map_err(failed("make a copy of"))?;
     let mut verified = Verified { is_read: true, ..Verified::default() };
-    let (mut flushed, mut last_term, mut hashes) = (0, 0, BTreeMap::new());
+    let mut kept = Kept::default();
     // Without threads of its own the database only reads.
     let opened = Database::builder(copy.path()).worker_threads_unchecked(0).open();
     match opened {
@@ -104,18 +99,19 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
         Ok(db) => {
             for (number, sealed) in seal.keyspaces.iter().filter(|(number, _)| **number != NAMES) {
                 let folder = keyspace_folder(&database, *number);
-                match verified.read(&db, &sealed.name, &folder, seal.flushed) {
-                    Ok((entry, term, hash)) => {
-                        (flushed, last_term) = (flushed.max(entry), last_term.max(term));
-                        hashes.insert(sealed.name.as_str(), hash);
-                    }
-                    Err(error) => verified.report(&folder, format!("it cannot be read: {error}")),
+                if let Err(error) = verified.read(&db, &sealed.name, &folder, (seal.flushed, &mut kept)) {
+                    verified.report(&folder, format!("it cannot be read: {error}"));
                 }
             }
         }
     }
+    let Kept { entry: flushed, term: mut last_term, sum, .. } = kept;
+    if let Some(of_log) = kept.sum_of_log().filter(|of_log| verified.damages.is_empty() && *of_log != sum) {
+        let what = "its documents are not those that were written: the sum over them is";
+        verified.report(&database, format!("{what} {:032x}, and that of what was written {:032x}", sum.0, of_log.0));
+    }
     if verified.damages.is_empty() {
-        verified.state = Some(StateHash { entry: flushed, hash: of_all(&hashes) });
+        verified.state = Some(StateHash { entry: flushed, hash: sum.0 });
         let sealed = LogSeal { last: seal.log.last.max(flushed), ..seal.log };
         let expected = Expected { first: flushed + 1, sealed };
         let read = log::read(&log, &expected, |_, bytes| {
@@ -129,15 +125,23 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
     Ok(verified)
 }
 
-/// Returns the hash of the documents, given those of their keyspaces.
-fn of_all(hashes: &BTreeMap<&str, u128>) -> u128 {
-    let mut all = Xxh3::new();
-    for name in DOCUMENTS {
-        // An older directory lacks a keyspace that has nothing in it yet.
-        let hash = hashes.get(name).copied().unwrap_or_else(|| Xxh3::new().digest128());
-        all.update(&hash.to_be_bytes());
+/// What a database says of itself, and the sum over its documents.
+#[derive(Default)]
+struct Kept {
+    /// The last entry of the log that it has, and its term.
+    entry: u64,
+    term: u64,
+    sum: Sum,
+    /// The sum as the log has it: the entry that it is as of, and its halves.
+    of_log: [Option<u64>; 3],
+}
+
+impl Kept {
+    /// Returns the sum that the documents must have by what the log has made of them, where that is kept.
+    fn sum_of_log(&self) -> Option<Sum> {
+        let [of, high, low] = self.of_log;
+        high.zip(low).filter(|_| of == Some(self.entry)).map(Sum::of_halves)
     }
-    all.digest128()
 }
 
 /// Lays out a database with the same content at `copy`.
@@ -172,26 +176,19 @@ impl Verified {
         }
     }
 
-    /// Reads and decodes everything in a keyspace. Returns the last entry of the log that the database has, and its
-    /// term, if they are said there, and the hash of all keys and values.
+    /// Reads and decodes everything in a keyspace, and takes note of what the database says of itself there.
     fn read(
         &mut self,
         db: &Database,
         name: &str,
         folder: &Path,
-        sealed: u64,
-    ) -> Result<(u64, u64, u128), fjall::Error> {
+        (sealed, kept): (u64, &mut Kept),
+    ) -> Result<(), fjall::Error> {
         let keyspace = db.keyspace(name, KeyspaceCreateOptions::default)?;
         let snapshot = db.snapshot();
-        let (mut last_write, mut last_entry, mut last_term) = (0, 0, 0);
-        let mut hash = Xxh3::new();
+        let mut last_write = 0;
         for entry in snapshot.iter(&keyspace) {
             let (key, value) = entry.into_inner()?;
-            for part in [&key, &value] {
-                // With their lengths, so that no bytes of one can pass for those of the next.
-                hash.update(&(part.len() as u64).to_be_bytes());
-                hash.update(part);
-            }
             let decoded = match name {
                 "live" | "done" => {
                     self.jobs += 1;
@@ -223,12 +220,20 @@ impl Verified {
                 }
                 "meta" => number(&value).map(|number| match &*key {
                     SEQ_NO => last_write = number,
-                    ENTRY => last_entry = number,
-                    PRIMARY_TERM => last_term = number,
-                    _ => {}
+                    ENTRY => kept.entry = number,
+                    PRIMARY_TERM => kept.term = number,
+                    key => {
+                        if let Some(part) = SUM_KEYS.iter().position(|of| *of == key) {
+                            kept.of_log[part] = Some(number);
+                        }
+                    }
                 }),
                 _ => Ok(()),
             };
+            let decoded = decoded.and_then(|()| {
+                kept.sum += Sum::of_stored(name, &key, &value).map_err(|error| error.0)?.unwrap_or_default();
+                Ok(())
+            });
             if let Err(why) = decoded {
                 let shown = key.strip_prefix(FINISHED_PREFIX).unwrap_or(&key).escape_ascii();
                 self.report(folder, format!("`{shown}` of `{name}`: {why}"));
@@ -237,6 +242,6 @@ impl Verified {
         if name == "meta" && last_write < sealed {
             self.report(folder, format!("it ends with write {last_write}, and write {sealed} was made"));
         }
-        Ok((last_entry, last_term, hash.digest128()))
+        Ok(())
     }
 }
