@@ -10,3 +10,6 @@ mod looking;
 pub(super) mod scrub;
 pub(super) mod sum;
 pub(super) mod summed;
+
+#[cfg(test)]
+mod tests;
