@@ -83,6 +83,7 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
         hangs: manager.hang().map(|hang| hang.why),
         out_of_order: manager.out_of_order(),
         unreadable: manager.unreadable(),
+        unequal: manager.unequal(),
         dropped: manager.dropped(),
         clock_is_off: manager.clock_is_off(),
         peer_troubles: manager.peer_troubles(),

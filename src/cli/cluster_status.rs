@@ -15,7 +15,7 @@ use super::output::{print, table_with};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
-use crate::wire::{ChangeCluster, ClusterRole, ClusterStatus, went_back};
+use crate::wire::{ChangeCluster, ClusterRole, ClusterStatus, unequal, went_back};
 
 /// How long a member may take to say where it stands.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -235,6 +235,9 @@ fn headline(first: &ClusterStatus, rows: &[Row]) -> String {
     for member in &first.went_back {
         text.push_str(&format!("{}\n", went_back(*member)));
     }
+    if !first.unequal.is_empty() {
+        text.push_str(&format!("{}\n", unequal(&first.unequal, first.members.len())));
+    }
     text
 }
 
@@ -297,6 +300,7 @@ mod tests {
             members: [1, 2, 3].map(listed).to_vec(),
             hindrances: Vec::new(),
             went_back: Vec::new(),
+            unequal: Vec::new(),
         }
     }
 

@@ -240,6 +240,13 @@ impl Manager {
         self.shared.store.out_of_order()
     }
 
+    /// Returns what shows that documents of the store cannot be read, or differ between its members, without reading
+    /// it.
+    #[must_use]
+    pub fn unequal(&self) -> Option<String> {
+        self.shared.store.unequal()
+    }
+
     /// Returns how far this manager's clock may be from the store's; `None` when nobody compares the two.
     #[must_use]
     pub fn clock_offset(&self) -> Option<Offset> {

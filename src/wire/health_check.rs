@@ -43,6 +43,8 @@ pub(crate) struct StoreHealth {
     pub(crate) out_of_order: Option<String>,
     /// The number of documents that cannot be read.
     pub(crate) unreadable: usize,
+    /// What shows that its documents cannot be read, or differ between its members.
+    pub(crate) unequal: Option<String>,
     /// What was left behind and dropped when it was opened.
     pub(crate) dropped: Option<String>,
     /// How far its clock and this machine's differ, when they differ too far.
@@ -82,6 +84,8 @@ words! {
         Clock = "clock",
         /// Whether every document of the store can be read.
         Documents = "documents",
+        /// Whether documents can be read at rest, and are the same at all members of a cluster.
+        Equality = "equality",
         /// Whether the store was whole when it was opened.
         Opening = "opening",
         /// Whether the managers can tell each other of jobs.
@@ -109,6 +113,7 @@ impl HealthCheckName {
             Self::Counts => "The store lets its jobs be counted.",
             Self::Clock => "The clocks of this machine and of the store agree.",
             Self::Documents => "Every document of the store that was met can be read.",
+            Self::Equality => "Documents can be read at rest, and are the same at all members of a cluster.",
             Self::Opening => "The store was whole when it was opened.",
             Self::Managers => "The managers on this store can tell each other of jobs.",
             Self::Scans => "The scans of the monitor in this process succeed.",
@@ -142,6 +147,10 @@ impl HealthCheckName {
             Self::Documents => {
                 "Look into this server's log for their names, and bring all servers to the latest version; without a \
                  later version, somebody changed them by hand (docs/operating.md, “Moving ended jobs”)."
+            }
+            Self::Equality => {
+                "`leasehold cluster status` names the members that differ, and `leasehold cluster replace` replaces \
+                 one; of all, or documents that cannot be read, see docs/operating.md (“LeaseholdStatesDiffer”)."
             }
             Self::Opening => {
                 "Nothing has to be done: what was dropped was never acknowledged. This ends with the next restart of \
@@ -182,7 +191,7 @@ pub(super) fn judge(insights: &Insights, survey: &SurveyState, store: StoreHealt
     use HealthCheckName::*;
     use HealthStatus::{Error, Warn};
 
-    let StoreHealth { stopped, hangs, out_of_order, unreadable, dropped, clock_is_off, .. } = store;
+    let StoreHealth { stopped, hangs, out_of_order, unreadable, unequal, dropped, clock_is_off, .. } = store;
     let unwritten = stopped.map(|why| format!("the store takes no more writes: {why}"));
     let unwritten = unwritten.or_else(|| hangs.map(|why| format!("the store hangs: {why}")));
     let count = survey.failing_since.map(|since| format!("the store has not let its jobs be counted since {since}"));
@@ -195,6 +204,7 @@ pub(super) fn judge(insights: &Insights, survey: &SurveyState, store: StoreHealt
         check(Counts, Error, count),
         check(Clock, Error, clock_is_off),
         check(Documents, Warn, unreadable),
+        check(Equality, Warn, unequal),
         check(Opening, Warn, dropped),
     ];
     for (name, troubles) in [(Managers, store.peer_troubles), (Scans, store.scan_troubles)] {
@@ -404,6 +414,7 @@ pub(super) mod tests {
             hangs: None,
             out_of_order: Some("b".to_owned()),
             unreadable: 1,
+            unequal: Some("e".to_owned()),
             dropped: Some("c".to_owned()),
             clock_is_off: Some("d".to_owned()),
             peer_troubles: vec!["e".to_owned()],
@@ -413,7 +424,7 @@ pub(super) mod tests {
         let found: Vec<_> =
             checks.iter().filter(|check| check.status != HealthStatus::Ok).map(|check| check.name).collect();
         use HealthCheckName::*;
-        assert_eq!(found, [Writes, Store, Clock, Documents, Opening, Managers, Scans]);
+        assert_eq!(found, [Writes, Store, Clock, Documents, Equality, Opening, Managers, Scans]);
         assert!(checks.iter().all(|check| check.advice.as_deref().is_none_or(|advice| advice == check.name.advice())));
     }
 

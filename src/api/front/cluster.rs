@@ -72,6 +72,7 @@ fn status_of(front: &Front) -> ClusterStatus {
         members: members.collect(),
         hindrances: hindrances.into_iter().filter_map(|(of, why)| ClusterHindrance::of(of, why)).collect(),
         went_back,
+        unequal: front.member.unequal().into_iter().collect(),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The members are real servers over embedded stores of their own; where each stands is set by the test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -60,6 +60,10 @@ impl Member for Puppet {
     fn heard(&self) -> BTreeMap<u64, Heard> {
         let heard = Heard { ago: Duration::ZERO, knows: self.version.load(Ordering::Relaxed), last: 0 };
         [1, 2, 3].into_iter().filter(|number| *number != self.number).map(|number| (number, heard)).collect()
+    }
+
+    fn unequal(&self) -> BTreeSet<u64> {
+        BTreeSet::new()
     }
 
     fn hindrances(&self) -> BTreeMap<u64, Hindrance> {
