@@ -436,7 +436,7 @@ impl Others {
     ) -> Option<(u32, Option<Identity>)> {
         let others = || members.seats.keys().copied().filter(|number| *number != own);
         let heard = others().map(|number| self.lately(number).map_or(0, |hello| hello.knows));
-        let version = self.settling.agreeable(heard.fold(versions::OWN, u32::min), term);
+        let version = self.settling.agreeable(heard.fold(versions::OWN, u32::min), (members.version, term));
         let is_new = version > members.version || members.identity.is_none();
         if !is_new || version < versions::IDENTITY {
             return None;

@@ -22,7 +22,8 @@
 //! version 3 again, they are agreed on again. What members have acknowledged stands beside them in the same entries,
 //! and versions before 4 leave it out as well. So a group can go back as long as its version is at most [`UNDONE`].
 //!
-//! A later one is agreed on only once all members have known it for a while, and its group cannot go back from it.
+//! The first later one is agreed on only once all members have known it for a while, and its group cannot go back from
+//! it. A group that has done so waits for no further one.
 
 use std::time::{Duration, Instant};
 
@@ -63,11 +64,12 @@ impl Settling {
         Self { needed, since: None }
     }
 
-    /// Returns the version that may be agreed on where all members know this one, as the leader of a term hears.
-    pub(super) fn agreeable(&mut self, known: u32, term: u64) -> u32 {
+    /// Returns the version that may be agreed on where all members know this one, as the leader of a term hears, and the
+    /// group has agreed on that one. Only the step from which it cannot go back waits.
+    pub(super) fn agreeable(&mut self, known: u32, (agreed, term): (u32, u64)) -> u32 {
         // Between two terms of a leader another one heard them, or nobody.
         self.since = self.since.filter(|(of, _)| *of == term && known > UNDONE);
-        if known <= UNDONE {
+        if known <= UNDONE || agreed > UNDONE {
             return known;
         }
         let (_, since) = *self.since.get_or_insert_with(|| (term, Instant::now()));
@@ -82,13 +84,20 @@ mod tests {
     #[test]
     fn a_version_that_cannot_be_undone_waits_until_all_have_known_it_for_a_while() {
         let mut settling = Settling::of(Duration::from_secs(3_600));
-        let agreed = [3, UNDONE, UNDONE + 1, OWN].map(|known| settling.agreeable(known, 7));
+        let agreed = [3, UNDONE, UNDONE + 1, OWN].map(|known| settling.agreeable(known, (UNDONE, 7)));
         assert_eq!(agreed, [3, UNDONE, UNDONE, UNDONE]);
         let begun = settling.since;
-        assert_eq!((settling.agreeable(OWN, 7), settling.since), (UNDONE, begun));
-        assert_eq!(settling.agreeable(OWN, 9), UNDONE);
+        assert_eq!((settling.agreeable(OWN, (UNDONE, 7)), settling.since), (UNDONE, begun));
+        assert_eq!(settling.agreeable(OWN, (UNDONE, 9)), UNDONE);
         assert_ne!(settling.since, begun, "another one has led in between");
-        assert_eq!((settling.agreeable(0, 9), settling.since), (0, None), "one of them was not heard of");
-        assert_eq!(Settling::default().agreeable(OWN, 1), OWN);
+        assert_eq!((settling.agreeable(0, (UNDONE, 9)), settling.since), (0, None), "one of them was not heard of");
+        assert_eq!(Settling::default().agreeable(OWN, (UNDONE, 1)), OWN);
+    }
+
+    #[test]
+    fn a_group_that_cannot_go_back_any_more_waits_for_no_further_version() {
+        let mut settling = Settling::of(Duration::from_secs(3_600));
+        assert_eq!(settling.agreeable(OWN, (BATCHES, 7)), OWN);
+        assert_eq!(settling.agreeable(0, (BATCHES, 7)), 0, "one of them was not heard of");
     }
 }
