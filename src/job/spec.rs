@@ -250,7 +250,7 @@ impl JobSpec {
     }
 
     /// Returns whether nothing tells the two apart; `==` takes a zero for its negative.
-    fn is_exactly(&self, other: &Self) -> bool {
+    pub(crate) fn is_exactly(&self, other: &Self) -> bool {
         let bits = |spec: &Self| [spec.retry.factor, spec.retry.jitter].map(f64::to_bits);
         self == other && bits(self) == bits(other)
     }

@@ -237,6 +237,12 @@ impl Checks {
         value
     }
 
+    /// Checks a number as [`within`](Self::within) does. Returns it, and zero for the negative zero, which is another
+    /// value on disk only.
+    pub(crate) fn number(&mut self, field: &str, value: f64, bounds: RangeInclusive<f64>) -> f64 {
+        self.within(field, value, bounds) + 0.0
+    }
+
     /// Checks a duration given in milliseconds.
     pub(crate) fn millis(&mut self, field: &str, millis: u64, bounds: RangeInclusive<u64>) -> Duration {
         Duration::from_millis(self.within(field, millis, bounds))
@@ -377,6 +383,13 @@ mod tests {
             assert_eq!(depth(json), expected, "{json}");
         }
         assert_eq!(depth(&"[".repeat(500_000)), 500_000);
+    }
+
+    #[test]
+    fn a_negative_zero_is_taken_as_zero() {
+        let mut checks = Checks::default();
+        let taken = [-0.0, 0.0, 1.5].map(|value| checks.number("progress.percent", value, 0.0..=100.0).to_bits());
+        assert_eq!(taken, [0.0, 0.0, 1.5].map(f64::to_bits));
     }
 
     #[test]

@@ -102,8 +102,8 @@ impl EditJob {
             value.map(|value| checks.millis(field, value, 0..=MAX_RETRY_MS))
         };
         let (base, max) = (wait("retry.base_ms", retry.base_ms), wait("retry.max_ms", retry.max_ms));
-        let factor = retry.factor.map(|factor| checks.within("retry.factor", factor, 1.0..=100.0));
-        let jitter = retry.jitter.map(|jitter| checks.within("retry.jitter", jitter, 0.0..=1.0));
+        let factor = retry.factor.map(|factor| checks.number("retry.factor", factor, 1.0..=100.0));
+        let jitter = retry.jitter.map(|jitter| checks.number("retry.jitter", jitter, 0.0..=1.0));
         let edit = Edit {
             priority,
             run_at,

@@ -235,8 +235,8 @@ impl RetryOptions {
             let longest = max.as_millis();
             checks.fault("retry.base_ms", format!("must not be longer than the longest wait, {longest} ms"));
         }
-        let factor = checks.within("retry.factor", self.factor.unwrap_or(defaults.factor), 1.0..=100.0);
-        let jitter = checks.within("retry.jitter", self.jitter.unwrap_or(defaults.jitter), 0.0..=1.0);
+        let factor = checks.number("retry.factor", self.factor.unwrap_or(defaults.factor), 1.0..=100.0);
+        let jitter = checks.number("retry.jitter", self.jitter.unwrap_or(defaults.jitter), 0.0..=1.0);
         job::RetryPolicy { base, factor, max, jitter }
     }
 }

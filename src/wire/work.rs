@@ -37,8 +37,8 @@ impl HeartbeatJob {
     pub fn into_beat(self, id: JobId) -> Result<(WorkerId, manager::Heartbeat), Invalid> {
         let mut checks = Checks::default();
         let worker = checks.name("worker_id", &self.worker_id);
-        checks.progress(self.progress.as_ref());
-        Ok((checks.finish(worker)?, manager::Heartbeat { id, fence: Fence::new(self.fence), progress: self.progress }))
+        let progress = checks.progress(self.progress);
+        Ok((checks.finish(worker)?, manager::Heartbeat { id, fence: Fence::new(self.fence), progress }))
     }
 }
 
@@ -86,8 +86,8 @@ impl LeaseBeat {
     fn into_beat(self) -> Result<manager::Heartbeat, Invalid> {
         let mut checks = Checks::default();
         let id = checks.name("id", &self.id);
-        checks.progress(self.progress.as_ref());
-        Ok(manager::Heartbeat { id: checks.finish(id)?, fence: Fence::new(self.fence), progress: self.progress })
+        let progress = checks.progress(self.progress);
+        Ok(manager::Heartbeat { id: checks.finish(id)?, fence: Fence::new(self.fence), progress })
     }
 }
 
@@ -402,13 +402,12 @@ impl AdminRelease {
 }
 
 impl Checks {
-    /// Checks a progress report.
-    fn progress(&mut self, progress: Option<&Progress>) {
-        let Some(Progress { percent, message }) = progress else { return };
-        if let Some(percent) = percent {
-            self.within("progress.percent", *percent, 0.0..=100.0);
-        }
+    /// Checks a progress report, and returns it as it is kept.
+    fn progress(&mut self, progress: Option<Progress>) -> Option<Progress> {
+        let Progress { percent, message } = progress?;
+        let percent = percent.map(|percent| self.number("progress.percent", percent, 0.0..=100.0));
         self.text("progress.message", message.as_deref().unwrap_or_default(), MAX_TEXT_BYTES);
+        Some(Progress { percent, message })
     }
 
     /// Checks a failure report.

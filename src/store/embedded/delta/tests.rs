@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::super::arbitrary;
 use super::*;
-use crate::job::{Actor, Change, Claim, JobSpec, LeaseProof, WorkerId};
+use crate::job::{Actor, Change, Claim, JobSpec, LeaseProof, Progress, WorkerId};
+use crate::store::{Place, Version, Versioned};
 
 fn read_again(before: Option<&Job>, after: &Job) -> Result<Job, String> {
     let mut bytes = b"what is there".to_vec();
@@ -41,6 +42,37 @@ proptest! {
     }
 
     #[test]
+    fn a_change_that_is_read_is_the_same_bit_by_bit(
+        before in arbitrary::job(),
+        after in arbitrary::job(),
+        is_beaten in any::<bool>(),
+        negatives in any::<[[bool; 3]; 2]>(),
+    ) {
+        let id = before.id.clone();
+        let (mut jobs, times) = ([before.clone(), before], (after.run_at, after.created_at));
+        for (job, [factor, jitter, percent]) in jobs.iter_mut().zip(negatives) {
+            let zero = |is_negative| if is_negative { -0.0 } else { 0.0 };
+            let mut spec = (*job.spec).clone();
+            (spec.retry.factor, spec.retry.jitter) = (zero(factor), zero(jitter));
+            job.spec = Arc::new(spec);
+            let Some(State::Running(running)) = [&job.state, &after.state].into_iter().find(|state| is_running(state))
+            else { continue };
+            let mut running = running.clone();
+            running.progress = Some(Progress { percent: Some(zero(percent)), message: None });
+            job.state = State::Running(running);
+        }
+        let [before, mut changed] = jobs;
+        if let (State::Running(running), true) = (&changed.state, is_beaten) {
+            changed.state = State::Running(Box::new(with_times(running, times)));
+        }
+        let other = Job { id, ..after };
+        for after in [changed, other] {
+            let read = read_again(Some(&before), &after).map_err(TestCaseError::fail)?;
+            prop_assert_eq!(bytes(read), bytes(after));
+        }
+    }
+
+    #[test]
     fn no_bytes_make_reading_panic(before in arbitrary::job(), bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok((delta, _)) = Delta::decode(&before.id, &bytes) {
             drop(delta.applied_to(Some(&before)));
@@ -58,6 +90,33 @@ proptest! {
         let mut bytes = Vec::new();
         encode(Some(&before), &after, &mut bytes).expect("every job can be written");
         prop_assert!(Delta::decode(&after.id, &bytes[..cut.index(bytes.len())]).is_err());
+    }
+}
+
+fn is_running(state: &State) -> bool {
+    matches!(state, State::Running(_))
+}
+
+/// Returns a job as it lies on disk.
+fn bytes(job: Job) -> Vec<u8> {
+    let (mut buffer, version) = (Vec::new(), Version { place: Place::Main, primary_term: 3, seq_no: 400 });
+    stored::encode(&Versioned { job: Arc::new(job), version }, &mut buffer).expect("every job can be written");
+    buffer
+}
+
+#[test]
+fn a_heartbeat_that_reports_another_zero_is_written_with_it() {
+    let running = running(&submitted());
+    let lease = running.lease().expect("it runs");
+    let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: running.fence };
+    let beat = |job: &Job, percent: f64, millis: i64| {
+        let progress = Progress { percent: Some(percent), message: None };
+        job.heartbeat(&proof, Some(progress), Duration::ZERO, at(millis)).expect("it holds the lease")
+    };
+    let first = beat(&running, 0.0, 1_000);
+    for millis in [1_000, 2_000] {
+        let second = beat(&first, -0.0, millis);
+        assert_eq!(bytes(read_again(Some(&first), &second).expect("readable")), bytes(second), "{millis}");
     }
 }
 
