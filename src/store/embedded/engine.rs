@@ -35,7 +35,7 @@ use super::state::{FlushLimits, Published};
 use super::unflushed::{Flush, UnderWay};
 use super::unwritten;
 use crate::job::{Fence, Job, JobId, ScheduleId};
-use crate::store::{Member as _, Record, RecordKey, StoreError, StoredSchedule, Versioned, WriteError};
+use crate::store::{Member as _, Membership, Record, RecordKey, StoreError, StoredSchedule, Versioned, WriteError};
 
 /// The disk, the log, and the state that readers see.
 pub(super) struct Engine {
@@ -58,7 +58,7 @@ pub(super) struct Engine {
     pub(super) noted: AtomicU64,
     /// The number of the last entry after which it said its sum there.
     pub(super) noted_sum: AtomicU64,
-    /// Whether documents at rest could not be read when all of them were read last.
+    /// Whether documents at rest cannot be read, by the last scrub or the one under way.
     pub(super) is_unreadable_at_rest: AtomicBool,
     /// The number of the first entry that the log has.
     first: Arc<AtomicU64>,
@@ -129,8 +129,8 @@ impl Engine {
     /// [`AppendError`] when it is not durable.
     pub(super) fn begin_term(&self) -> Result<(), AppendError> {
         for Committed { number, frame, .. } in self.campaign()? {
-            let replayed = replay(&self.disk, &mut self.published.write(), number, &frame);
-            replayed.map_err(|why| AppendError::Failed(io::Error::other(why)))?;
+            let replayed = replay(&self.disk, &self.published.read(), number, &frame);
+            replayed.map_err(|why| AppendError::Failed(io::Error::other(why)))?.show(&mut self.published.write());
         }
         Ok(())
     }
@@ -374,30 +374,44 @@ impl CommitError {
     }
 }
 
-/// Takes over an entry of the log that is read again. Returns whether it is a batch (what a member writes by itself is
-/// none, and changes no document), and the sum that the leader had, where the entry says it.
+/// What an entry of the log makes of the state, which was looked up and is not shown yet.
+pub(super) struct Replayed {
+    /// The number of the entry, and its length.
+    entry: (u64, usize),
+    members: Option<Membership>,
+    effects: Effects,
+    left: Vec<Block>,
+    sum: Sum,
+    /// Whether it is a batch: what a member writes by itself is none, and changes no document.
+    pub(super) is_batch: bool,
+    /// The sum that the leader had, where the entry says it.
+    pub(super) said: Option<SumAt>,
+}
+
+impl Replayed {
+    /// Shows what the entry makes of the state in which it was looked up.
+    pub(super) fn show(self, published: &mut Published) {
+        if let Some(members) = self.members {
+            published.summed.has_members(&members);
+            published.members = Some(Arc::new(members));
+        }
+        published.take_over(self.entry, &self.effects, self.left, self.sum);
+    }
+}
+
+/// Looks up what the next entry of the log makes of a state.
 ///
 /// # Errors
 /// Why it cannot be the next one.
-pub(super) fn replay(
-    disk: &Disk,
-    published: &mut Published,
-    number: u64,
-    bytes: &[u8],
-) -> Result<(bool, Option<SumAt>), String> {
-    let mut entry = Entry::decode(bytes)?;
-    is_at(number, entry.term);
-    if let Some(members) = entry.members.take() {
-        published.summed.has_members(&members);
-        published.members = Some(Arc::new(members));
-    }
-    let (is_batch, said) = (entry.last.is_some(), entry.note.sum);
+pub(super) fn replay(disk: &Disk, published: &Published, number: u64, bytes: &[u8]) -> Result<Replayed, String> {
+    let mut read = Entry::decode(bytes)?;
+    is_at(number, read.term);
+    let (is_batch, said, members) = (read.last.is_some(), read.note.sum, read.members.take());
     let known = Known { published, disk, ahead: None };
-    let effects = entry.effects(&known, published.last.seq_no)?;
+    let effects = read.effects(&known, published.last.seq_no)?;
     let left = known.left(&effects).map_err(|error| error.to_string())?;
     let sum = Sum::of_change(&effects).map_err(|error| error.0)?;
-    published.take_over((number, bytes.len()), &effects, left, sum);
-    Ok((is_batch, said))
+    Ok(Replayed { entry: (number, bytes.len()), members, effects, left, sum, is_batch, said })
 }
 
 /// What a batch is decided on.

@@ -19,6 +19,7 @@ use super::group::Member;
 use super::kept::Last;
 use super::message;
 use super::progress::{Committed, Progress, ProposeError};
+use super::state::Published;
 use super::words::{self, Said, Word};
 use crate::store::{ChangeError, Identity, Member as _, MemberChange, MemberMessage, Membership, StoreError};
 
@@ -421,9 +422,25 @@ impl Engine {
         if !self.agreed.wait_until(|| self.applied().0 + 1 >= committed.number) {
             return Ok(false);
         }
-        let applied = replay(&self.disk, &mut self.published.write(), committed.number, &committed.frame);
-        let (is_batch, said) =
-            applied.map_err(|why| self.contradicts(&format!("entry {} cannot be applied: {why}", committed.number)))?;
+        let (number, frame) = (committed.number, &committed.frame);
+        let look_up = |published: &Published| {
+            let replayed = replay(&self.disk, published, number, frame);
+            replayed.map_err(|why| self.contradicts(&format!("entry {number} cannot be applied: {why}")))
+        };
+        // Readers go on meanwhile.
+        let (mut replayed, blocks) = {
+            let published = self.published.read();
+            (look_up(&published)?, Arc::clone(&published.blocks))
+        };
+        let mut published = self.published.write();
+        // A flush may have put jobs in blocks meanwhile that leave them with this entry.
+        if !Arc::ptr_eq(&published.blocks, &blocks) {
+            replayed = look_up(&published)?;
+        }
+        drop(blocks);
+        let (is_batch, said) = (replayed.is_batch, replayed.said);
+        replayed.show(&mut published);
+        drop(published);
         if let Some((said, exchange)) = said.zip(self.exchange.as_ref()) {
             self.compare(exchange, &said);
         }

@@ -124,7 +124,9 @@ impl Machine {
             self.engine.disk.write_vote(Vote { term, member: 0 }).expect("the database takes it");
         }
         let entry = self.engine.log.lock().append(bytes).expect("the log takes it");
-        replay(&self.engine.disk, &mut self.engine.published.write(), entry, bytes).expect("it follows");
+        let mut published = self.engine.published.write();
+        replay(&self.engine.disk, &published, entry, bytes).expect("it follows").show(&mut published);
+        drop(published);
         self.flush_if_due(false);
     }
 

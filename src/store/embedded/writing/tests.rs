@@ -274,6 +274,22 @@ fn an_entry_that_contradicts_what_was_applied_stops_the_store_with_what_to_do() 
 }
 
 #[test]
+fn an_entry_is_looked_up_while_readers_read() {
+    let follower = Follower::new();
+    follower.agree_on(1, (0, 0), versions::BATCHES);
+    let cannot = Committed { number: 1, term: 1, frame: vec![1, 2, 200].into() };
+    std::thread::scope(|threads| {
+        let reading = follower.engine.published.read();
+        let (looked_up, found) = std::sync::mpsc::channel();
+        let engine = &follower.engine;
+        threads.spawn(move || looked_up.send(engine.apply(&cannot).is_err()));
+        let found = found.recv_timeout(std::time::Duration::from_secs(60));
+        drop(reading);
+        assert_eq!(found, Ok(true), "it waits until nobody reads");
+    });
+}
+
+#[test]
 fn a_member_says_that_it_takes_no_entries_while_those_that_it_has_are_not_written() {
     let follower = Follower::new();
     follower.agree_on(1, (0, 0), versions::BATCHES);
