@@ -15,7 +15,8 @@ use super::output::{print, table_with};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
-use crate::wire::{ChangeCluster, ClusterRole, ClusterStatus, unequal, went_back};
+use crate::store::Unequal;
+use crate::wire::{ChangeCluster, ClusterRole, ClusterStatus, went_back};
 
 /// How long a member may take to say where it stands.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -235,8 +236,9 @@ fn headline(first: &ClusterStatus, rows: &[Row]) -> String {
     for member in &first.went_back {
         text.push_str(&format!("{}\n", went_back(*member)));
     }
-    if !first.unequal.is_empty() {
-        text.push_str(&format!("{}\n", unequal(&first.unequal, first.members.len())));
+    let unequal = Unequal { members: first.unequal.iter().copied().collect(), is_certain: !first.uncertain };
+    if let Some(reason) = unequal.reason() {
+        text.push_str(&format!("{reason}\n"));
     }
     text
 }
@@ -301,6 +303,7 @@ mod tests {
             hindrances: Vec::new(),
             went_back: Vec::new(),
             unequal: Vec::new(),
+            uncertain: false,
         }
     }
 

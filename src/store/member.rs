@@ -162,6 +162,35 @@ pub enum Hindrance {
     WentBack,
 }
 
+/// The members whose states differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unequal {
+    /// Their numbers.
+    pub members: BTreeSet<u64>,
+    /// Whether the state of the others is known to be right. Otherwise some of these members may have the right one.
+    pub is_certain: bool,
+}
+
+impl Unequal {
+    /// Returns what is wrong, and what to do; `None` when no states differ.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        let first = self.members.first()?;
+        let numbers: Vec<String> = self.members.iter().map(u64::to_string).collect();
+        let numbers = numbers.join(", ");
+        Some(match (self.is_certain, self.members.len()) {
+            (false, _) => format!("the states of members {numbers} differ, and it is not certain which is right"),
+            (true, 1) => {
+                format!("the state of member {numbers} is not that of the others: `leasehold cluster replace {first}`")
+            }
+            (true, _) => format!(
+                "the states of members {numbers} are not those of the others: `leasehold cluster replace {first}`, and \
+                 then the same for the next"
+            ),
+        })
+    }
+}
+
 /// What a member is in its group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
@@ -216,9 +245,8 @@ pub trait Member: Send + Sync {
     /// Returns from which others this member takes nothing, or for which it waits, by their numbers.
     fn hindrances(&self) -> BTreeMap<u64, Hindrance>;
 
-    /// Returns the members whose states are not those of the others, by their numbers; all of them where it is not
-    /// certain whose state is right.
-    fn unequal(&self) -> BTreeSet<u64>;
+    /// Returns the members whose states differ.
+    fn unequal(&self) -> Unequal;
 
     /// Changes the members, at the one that leads. Returns once the group has agreed on it; that a change was made
     /// already is no error.
@@ -245,4 +273,24 @@ pub trait Member: Send + Sync {
 
     /// Returns where it stands, and tells of changes.
     fn standing(&self) -> watch::Receiver<Standing>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_which_members_differ_and_whether_that_is_certain() {
+        let said = |members: &[u64], is_certain| {
+            Unequal { members: members.iter().copied().collect(), is_certain }.reason().unwrap_or_default()
+        };
+        assert_eq!(said(&[], true), "");
+        assert_eq!(said(&[2], true), "the state of member 2 is not that of the others: `leasehold cluster replace 2`");
+        assert_eq!(
+            said(&[1, 2], true),
+            "the states of members 1, 2 are not those of the others: `leasehold cluster replace 1`, and then the same \
+             for the next"
+        );
+        assert_eq!(said(&[1, 3], false), "the states of members 1, 3 differ, and it is not certain which is right");
+    }
 }

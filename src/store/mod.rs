@@ -32,7 +32,7 @@ pub use audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch};
 pub use leadership::LeadershipMark;
 pub use member::{
     ChangeError, Heard, Hindrance, Identity, Member, MemberChange, MemberMessage, Membership, Role, SIGNED_HEADS, Seat,
-    Standing,
+    Standing, Unequal,
 };
 pub use output::{CellKey, OutputCell, OutputOf, OutputStore, Stream};
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};

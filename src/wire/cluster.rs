@@ -64,11 +64,15 @@ pub struct ClusterStatus {
     #[serde(default)]
     #[schema(example = json!([]))]
     pub went_back: Vec<u64>,
-    /// The members whose states are not those of the others, as the member that answers knows; all of them where it is
-    /// not certain whose state is right.
+    /// The members whose states differ, as the member that answers knows.
     #[serde(default)]
     #[schema(example = json!([]))]
     pub unequal: Vec<u64>,
+    /// Whether it is not certain which of these have the right state, so that none is to be replaced yet. Otherwise that
+    /// of the others is right.
+    #[serde(default)]
+    #[schema(example = false)]
+    pub uncertain: bool,
 }
 
 /// A change of a cluster's members, or of who leads. Changes are made by the leader, whichever member is asked, and one
@@ -219,19 +223,6 @@ pub fn went_back(member: u64) -> String {
         "the data directory of member {member} went back in time, as a restored copy does, and nothing is taken from \
          it: while another member leads, see `leasehold cluster --help`"
     )
-}
-
-/// Returns what is to be said of members whose states are not those of the others, of a cluster of so many members.
-#[must_use]
-pub fn unequal(unequal: &[u64], members: usize) -> String {
-    let numbers: Vec<String> = unequal.iter().map(u64::to_string).collect();
-    match numbers.as_slice() {
-        [first, ..] if numbers.len() < members => format!(
-            "the state of member {} is not that of the others: `leasehold cluster replace {first}`",
-            numbers.join(", member ")
-        ),
-        _ => "the states of the members differ, and it is not certain whose is right".to_owned(),
-    }
 }
 
 /// The members of earlier versions all vote.

@@ -150,7 +150,8 @@ impl HealthCheckName {
             }
             Self::Equality => {
                 "`leasehold cluster status` names the members that differ, and `leasehold cluster replace` replaces \
-                 one; of all, or documents that cannot be read, see docs/operating.md (“LeaseholdStatesDiffer”)."
+                 one. Where it is not certain which are right, or documents cannot be read, replace none: see \
+                 docs/operating.md (“LeaseholdStatesDiffer”)."
             }
             Self::Opening => {
                 "Nothing has to be done: what was dropped was never acknowledged. This ends with the next restart of \

@@ -48,6 +48,8 @@ fn status_of(front: &Front) -> ClusterStatus {
     let hindrances = front.member.hindrances();
     let went_back = hindrances.iter().filter(|(_, hindrance)| **hindrance == Hindrance::WentBack);
     let went_back = went_back.map(|(member, _)| *member).collect();
+    let unequal = front.member.unequal();
+    let uncertain = !unequal.members.is_empty() && !unequal.is_certain;
     let members = agreed.seats.iter().map(|(number, seat)| ClusterMember {
         member: *number,
         address: address(*number).unwrap_or_default(),
@@ -72,7 +74,8 @@ fn status_of(front: &Front) -> ClusterStatus {
         members: members.collect(),
         hindrances: hindrances.into_iter().filter_map(|(of, why)| ClusterHindrance::of(of, why)).collect(),
         went_back,
-        unequal: front.member.unequal().into_iter().collect(),
+        unequal: unequal.members.into_iter().collect(),
+        uncertain,
     }
 }
 

@@ -1,6 +1,5 @@
 //! What is carried to a member that is there, and what becomes of messages for one that is not.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -16,7 +15,7 @@ use super::*;
 use crate::clock::{Clock, SystemClock};
 use crate::peers::{PeerSecret, Reached};
 use crate::store::waiting::MOST_WAITING_BYTES;
-use crate::store::{ChangeError, Heard, Hindrance, MemberChange, Standing};
+use crate::store::{ChangeError, Heard, Hindrance, MemberChange, Standing, Unequal};
 
 /// How long anything that is waited for may take.
 const SOON: Duration = Duration::from_secs(20);
@@ -43,8 +42,8 @@ impl Member for Given {
         BTreeMap::new()
     }
 
-    fn unequal(&self) -> BTreeSet<u64> {
-        BTreeSet::new()
+    fn unequal(&self) -> Unequal {
+        Unequal::default()
     }
 
     fn hindrances(&self) -> BTreeMap<u64, Hindrance> {

@@ -26,7 +26,7 @@ use super::words::{self, Ask, AuditWord, OutputWord, Word};
 use crate::clock::Timestamp;
 use crate::store::{
     ChangeError, Heard, Hindrance, LeadershipMark, Member, MemberChange, MemberMessage, Membership, Role, Standing,
-    StoreError,
+    StoreError, Unequal,
 };
 
 mod copies;
@@ -436,7 +436,7 @@ impl Member for Exchange {
         self.others(|others| others.hindrances(self.group.member)).unwrap_or_default()
     }
 
-    fn unequal(&self) -> BTreeSet<u64> {
+    fn unequal(&self) -> Unequal {
         self.equality.lock().unequal().clone()
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The members are real servers over embedded stores of their own; where each stands is set by the test.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -22,6 +22,7 @@ use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::measured::Measured;
 use leasehold::store::{
     ChangeError, Heard, Hindrance, Member, MemberChange, MemberMessage, Membership, SIGNED_HEADS, Standing, Store,
+    Unequal,
 };
 use leasehold::wire::{ClaimJobs, ClusterStatus, CompleteJob, JobState, SubmitJob};
 use parking_lot::Mutex;
@@ -62,8 +63,8 @@ impl Member for Puppet {
         [1, 2, 3].into_iter().filter(|number| *number != self.number).map(|number| (number, heard)).collect()
     }
 
-    fn unequal(&self) -> BTreeSet<u64> {
-        BTreeSet::new()
+    fn unequal(&self) -> Unequal {
+        Unequal::default()
     }
 
     fn hindrances(&self) -> BTreeMap<u64, Hindrance> {

@@ -5,15 +5,16 @@
 //!
 //! A member that has the state of another one says the same as that one, right or wrong: it is no witness. So each says
 //! since when its state is known to be that of all: one that has begun with a state, its own or another's, has not
-//! agreed before the sums of all voters are equal. Only a majority of voters that have agreed shows who is wrong.
+//! agreed before the sums of all voters are equal. Only a majority of voters that have agreed shows who is wrong. Where
+//! there is none, all whose sums are known differ, and it is not certain which of them are right.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::sum::{FORM, Sum};
-use crate::store::Membership;
+use crate::store::{Membership, Unequal};
 
 /// The sum over the whole state after an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +56,9 @@ impl SaidSum {
     }
 }
 
+/// For so long the leader says its sum for a member that waits to compare, where nothing else is written.
+const MOST_WAITING: Duration = Duration::from_secs(600);
+
 /// How long a member waits for the sums of others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits {
@@ -76,8 +80,9 @@ pub(crate) struct Equality {
     /// Whether its sum was not said to the others yet.
     is_new: bool,
     others: BTreeMap<u64, (Instant, SaidSum)>,
-    /// The members whose states are not those of most, or all of them: see [`unequal`](Self::unequal).
-    unequal: BTreeSet<u64>,
+    /// Since when each of the others has waited to compare.
+    waiting: BTreeMap<u64, Instant>,
+    unequal: Unequal,
 }
 
 impl Equality {
@@ -89,8 +94,9 @@ impl Equality {
     /// Compares the own sum after an entry, where that is known, with the one that the leader had. Returns whether it
     /// is the same; `None` where that cannot be said.
     pub(crate) fn compare(&mut self, own: Option<Sum>, said: &SumAt, now: Instant) -> Option<bool> {
+        let own = own?;
         self.waits = false;
-        let (own, of_leader) = (own?, said.sum()?);
+        let of_leader = said.sum()?;
         (self.own, self.is_new) = (Some((now, SumAt::of(said.entry, own))), true);
         Some(own == of_leader)
     }
@@ -108,9 +114,8 @@ impl Equality {
         sum.filter(|_| is_due).map(|sum| SaidSum { sum, agreed: self.agreed })
     }
 
-    /// Returns the members that differ, as they were judged last: those whose states are not that of most, or all of
-    /// the group where it is not certain whose state is right.
-    pub(crate) fn unequal(&self) -> &BTreeSet<u64> {
+    /// Returns the members that differ, as they were judged last.
+    pub(crate) fn unequal(&self) -> &Unequal {
         &self.unequal
     }
 
@@ -122,17 +127,24 @@ impl Equality {
         (known.count() >= 2).then_some(own.entry)
     }
 
-    /// Takes note of the sum of another member.
-    pub(crate) fn hear(&mut self, from: u64, said: SaidSum, now: Instant) {
+    /// Takes note of the sum of another member. Returns whether the leader is to say its own for that one, which waits
+    /// to compare: not for one that has waited for so long that it applies nothing.
+    pub(crate) fn hear(&mut self, from: u64, said: SaidSum, now: Instant) -> bool {
         self.others.insert(from, (now, said));
+        if !said.waits() {
+            self.waiting.remove(&from);
+            return false;
+        }
+        now.duration_since(*self.waiting.entry(from).or_insert(now)) <= MOST_WAITING
     }
 
     /// Returns which of these members differ, of which this one has the number `own`. A member that differed once does
     /// so until it is known to be as the others.
-    pub(crate) fn judge(&mut self, own: u64, members: &Membership, now: Instant, waits: Waits) -> &BTreeSet<u64> {
+    pub(crate) fn judge(&mut self, own: u64, members: &Membership, now: Instant, waits: Waits) -> &Unequal {
         let seats = &members.seats;
-        self.unequal.retain(|member| seats.contains_key(member));
+        self.unequal.members.retain(|member| seats.contains_key(member));
         self.others.retain(|member, _| seats.contains_key(member));
+        self.waiting.retain(|member, _| seats.contains_key(member));
         let Some((at, compared)) = self.own.filter(|_| seats.contains_key(&own)) else { return &self.unequal };
         let others = self.others.iter().filter(|(number, (heard, said))| {
             **number != own && said.sum.entry == compared.entry && now.duration_since(*heard) <= waits.silence
@@ -145,9 +157,13 @@ impl Equality {
         }
         let are_equal = known.values().all(|said| said.sum == compared);
         if !are_equal {
-            self.unequal = differing(&known, members);
-        } else if known.len() > 1 && self.unequal.iter().all(|member| known.contains_key(member)) {
-            self.unequal.clear();
+            let now = differing(&known, members);
+            let before = std::mem::replace(&mut self.unequal, now);
+            let unheard: Vec<u64> = before.members.into_iter().filter(|member| !known.contains_key(member)).collect();
+            self.unequal.is_certain &= unheard.is_empty() || before.is_certain;
+            self.unequal.members.extend(unheard);
+        } else if known.len() > 1 && self.unequal.members.iter().all(|member| known.contains_key(member)) {
+            self.unequal = Unequal::default();
         }
         if are_equal && seats.iter().all(|(number, seat)| !seat.votes || known.contains_key(number)) {
             self.agreed = compared.entry;
@@ -157,24 +173,25 @@ impl Equality {
 }
 
 /// Returns who differs among those whose sums are known: those whose sum is not that of a majority of voters which had
-/// all agreed before, and all members where there is no such majority.
-fn differing(known: &BTreeMap<u64, SaidSum>, Membership { seats, .. }: &Membership) -> BTreeSet<u64> {
+/// all agreed before, and all of them where there is no such majority.
+fn differing(known: &BTreeMap<u64, SaidSum>, Membership { seats, .. }: &Membership) -> Unequal {
     let voters = seats.values().filter(|seat| seat.votes).count();
     let votes = |number: &u64| seats.get(number).is_some_and(|seat| seat.votes);
     let witnesses = |sum: &SumAt| {
         known.iter().filter(|(number, said)| said.sum == *sum && said.agreed > 0 && votes(number)).count()
     };
-    match known.values().find(|said| 2 * witnesses(&said.sum) > voters) {
-        Some(most) => known.iter().filter(|(_, said)| said.sum != most.sum).map(|(number, _)| *number).collect(),
-        None => seats.keys().copied().collect(),
-    }
+    let most = known.values().find(|said| 2 * witnesses(&said.sum) > voters);
+    let differ = known.iter().filter(|(_, said)| most.is_none_or(|most| said.sum != most.sum));
+    Unequal { members: differ.map(|(number, _)| *number).collect(), is_certain: most.is_some() }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
-    const NOBODY: [u64; 0] = [];
+    const NOBODY: &[u64] = &[];
     const WAITS: Waits = Waits { patience: Duration::from_secs(3), silence: Duration::from_secs(30) };
 
     fn said(entry: u64, sum: u128, agreed: u64) -> SaidSum {
@@ -182,47 +199,82 @@ mod tests {
     }
 
     /// What the member 3 of a group of so many finds in the end, where it has agreed, has the sum 7 after the entry 10,
-    /// and these have others, with the entry of their last agreement.
-    fn found(members: u64, others: &[(u64, u64, u128, u64)]) -> Vec<u64> {
+    /// and these have others, with the entry of their last agreement; and whether that is certain.
+    fn found(members: u64, others: &[(u64, u64, u128, u64)]) -> (Vec<u64>, bool) {
         let (mut equality, now) = (Equality { agreed: 5, ..Equality::default() }, Instant::now());
         equality.compare(Some(Sum(7)), &SumAt::of(10, Sum(7)), now);
         for (number, entry, sum, agreed) in others {
             equality.hear(*number, said(*entry, *sum, *agreed), now);
         }
         let members = Membership::founded(&(1..=members).collect::<Vec<_>>());
-        equality.judge(3, &members, now + WAITS.patience, WAITS).iter().copied().collect()
+        let Unequal { members, is_certain } = equality.judge(3, &members, now + WAITS.patience, WAITS).clone();
+        (members.into_iter().collect(), is_certain)
+    }
+
+    fn certain(members: &[u64]) -> (Vec<u64>, bool) {
+        (members.to_vec(), true)
+    }
+
+    fn uncertain(members: &[u64]) -> (Vec<u64>, bool) {
+        (members.to_vec(), false)
     }
 
     #[test]
     fn a_majority_of_voters_that_had_agreed_shows_who_differs() {
-        assert_eq!(found(3, &[]), NOBODY);
-        assert_eq!(found(3, &[(1, 10, 7, 5), (2, 10, 7, 5)]), NOBODY);
-        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 10, 8, 5)]), [3]);
-        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 10, 7, 5)]), [1]);
-        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 10, 9, 5)]), [1, 2, 3], "no two are the same");
-        assert_eq!(found(3, &[(1, 10, 8, 5)]), [1, 2, 3], "one is not heard");
-        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 9, 8, 5)]), [1, 2, 3], "one was not compared");
-        assert_eq!(found(5, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 8, 5)]), [3], "one is not heard");
-        assert_eq!(found(5, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 8, 5), (5, 10, 7, 5)]), [3, 5]);
-        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 9, 5)]), [3], "that is no member");
+        assert_eq!(found(3, &[]).0, NOBODY);
+        assert_eq!(found(3, &[(1, 10, 7, 5), (2, 10, 7, 5)]).0, NOBODY);
+        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 10, 8, 5)]), certain(&[3]));
+        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 10, 7, 5)]), certain(&[1]));
+        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 10, 9, 5)]), uncertain(&[1, 2, 3]), "no two are the same");
+        assert_eq!(found(5, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 8, 5)]), certain(&[3]), "one is not heard");
+        assert_eq!(found(5, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 8, 5), (5, 10, 7, 5)]), certain(&[3, 5]));
+        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 9, 5)]), certain(&[3]), "that is no member");
+    }
+
+    #[test]
+    fn without_such_a_majority_those_that_were_heard_are_named_and_no_others() {
+        assert_eq!(found(3, &[(1, 10, 8, 5)]), uncertain(&[1, 3]), "one is not heard");
+        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 9, 8, 5)]), uncertain(&[1, 3]), "one was not compared");
     }
 
     #[test]
     fn a_member_that_has_the_state_of_another_one_is_no_witness() {
-        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 10, 8, 0)]), [1, 2, 3], "2 has received the state of 1");
-        assert_eq!(found(3, &[(1, 10, 8, 0), (2, 10, 8, 0)]), [1, 2, 3], "these were opened and never compared");
-        assert_eq!(found(5, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 8, 5), (5, 10, 8, 0)]), [3]);
+        assert_eq!(found(3, &[(1, 10, 8, 5), (2, 10, 8, 0)]), uncertain(&[1, 2, 3]), "2 has received the state of 1");
+        assert_eq!(found(3, &[(1, 10, 8, 0), (2, 10, 8, 0)]), uncertain(&[1, 2, 3]), "these were never compared");
+        assert_eq!(found(5, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 8, 5), (5, 10, 8, 0)]), certain(&[3]));
+    }
+
+    #[test]
+    fn what_is_not_certain_ends_once_all_that_had_different_sums_are_equal() {
+        let (mut equality, now) = (Equality { agreed: 5, ..Equality::default() }, Instant::now());
+        let members = Membership::founded(&[1, 2, 3]);
+        let later = now + WAITS.patience;
+        let mut compared = |entry: u64, own: u128, others: &[(u64, u128)]| {
+            equality.compare(Some(Sum(own)), &SumAt::of(entry, Sum(own)), now);
+            for (other, sum) in others {
+                equality.hear(*other, said(entry, *sum, 5), now);
+            }
+            let Unequal { members, is_certain } = equality.judge(3, &members, later, WAITS).clone();
+            (members.into_iter().collect::<Vec<_>>(), is_certain)
+        };
+        assert_eq!(compared(10, 7, &[(1, 8)]), uncertain(&[1, 3]), "2 is away");
+        assert_eq!(compared(20, 9, &[(2, 10)]), uncertain(&[1, 2, 3]), "1 is away, and had another one");
+        assert_eq!(compared(30, 9, &[(2, 9)]), uncertain(&[1, 2, 3]));
+        assert_eq!(compared(40, 9, &[(1, 9), (2, 9)]).0, NOBODY);
+        assert_eq!(compared(50, 7, &[(1, 8)]), uncertain(&[1, 3]));
+        assert_eq!(compared(60, 7, &[(1, 7)]).0, NOBODY, "2 is away, and had no other one");
     }
 
     #[test]
     fn one_that_does_not_vote_is_named_and_is_no_witness() {
         let (mut equality, now) = (Equality { agreed: 5, ..Equality::default() }, Instant::now());
         equality.compare(Some(Sum(7)), &SumAt::of(10, Sum(7)), now);
-        [1, 2].into_iter().for_each(|other| equality.hear(other, said(10, 8, 5), now));
+        assert!([1, 2].into_iter().all(|other| !equality.hear(other, said(10, 8, 5), now)));
         let mut members = Membership::founded(&[1, 2, 3]);
         members.seats.get_mut(&2).expect("a seat").votes = false;
         members.seats.get_mut(&1).expect("a seat").votes = false;
-        assert_eq!(*equality.judge(3, &members, now, WAITS), BTreeSet::from([1, 2]));
+        let unequal = equality.judge(3, &members, now, WAITS);
+        assert_eq!((&unequal.members, unequal.is_certain), (&BTreeSet::from([1, 2]), true));
     }
 
     #[test]
@@ -231,9 +283,9 @@ mod tests {
         let members = Membership::founded(&[1, 2, 3]);
         equality.compare(Some(Sum(7)), &SumAt::of(10, Sum(8)), now);
         equality.hear(1, said(10, 8, 5), now);
-        assert!(equality.judge(3, &members, now, WAITS).is_empty());
+        assert!(equality.judge(3, &members, now, WAITS).members.is_empty());
         equality.hear(2, said(10, 7, 5), now);
-        assert_eq!(*equality.judge(3, &members, now, WAITS), BTreeSet::from([1]));
+        assert_eq!(equality.judge(3, &members, now, WAITS).members, BTreeSet::from([1]));
     }
 
     #[test]
@@ -246,7 +298,7 @@ mod tests {
         let later = now + WAITS.patience;
         let named = |equality: &mut Equality| {
             let named = equality.judge(3, &members, later, WAITS);
-            named.iter().copied().collect::<Vec<_>>()
+            named.members.iter().copied().collect::<Vec<_>>()
         };
         assert_eq!(named(&mut equality), [2]);
         equality.compare(Some(Sum(9)), &SumAt::of(20, Sum(9)), now);
@@ -282,8 +334,22 @@ mod tests {
         assert_eq!(equality.compare(Some(Sum(5)), &SumAt { form: FORM + 1, ..said }, now), None);
         assert_eq!(equality.compare(None, &said, now), None);
         assert_eq!(equality.due_word(true), None);
+        equality.has_counted();
+        assert_eq!(equality.compare(None, &said, now), None);
+        assert!(equality.due_word(true).is_some_and(|said| said.waits()), "it has compared nothing");
         assert_eq!(equality.compare(Some(Sum(5)), &said, now), Some(false));
         assert_eq!(equality.compare(Some(Sum(1 << 70 | 5)), &said, now), Some(true));
+    }
+
+    #[test]
+    fn a_member_that_waits_for_ever_has_the_leader_write_for_a_while() {
+        let (mut equality, now) = (Equality::default(), Instant::now());
+        let waits = SaidSum::default();
+        assert!(equality.hear(1, waits, now) && equality.hear(1, waits, now + MOST_WAITING));
+        let later = now + MOST_WAITING + Duration::from_secs(1);
+        assert!(!equality.hear(1, waits, later));
+        assert!(!equality.hear(1, said(10, 7, 5), later));
+        assert!(equality.hear(1, waits, later), "it has begun again");
     }
 
     #[test]

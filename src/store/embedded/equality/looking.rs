@@ -64,8 +64,8 @@ impl Engine {
         if !member.members().seats.contains_key(&from) {
             return;
         }
-        exchange.equality.lock().hear(from, said, Instant::now());
-        if said.waits() && member.members().version >= versions::SUMS {
+        let is_to_note = exchange.equality.lock().hear(from, said, Instant::now());
+        if is_to_note && member.members().version >= versions::SUMS {
             // The leader notes its sum the next time, even where nothing was written: one entry a minute at most.
             self.noted.store(0, Ordering::Relaxed);
         }
@@ -87,19 +87,13 @@ impl Engine {
             let before = equality.unequal().clone();
             (before, equality.judge(own, members, Instant::now(), waits).clone())
         };
-        metrics::gauge!("leasehold_member_unequal").set(unequal.len() as f64);
+        metrics::gauge!("leasehold_member_unequal").set(unequal.members.len() as f64);
         if unequal == before {
             return;
         }
-        if unequal.is_empty() {
-            tracing::info!("the states of all members are equal again");
-        } else if unequal.len() == members.seats.len() {
-            tracing::error!("the states of the members differ, and it is not certain whose is right: a person decides");
-        } else {
-            tracing::error!(
-                members = ?unequal,
-                "the states of these members are not those of the others: see `leasehold cluster replace --help`"
-            );
+        match unequal.reason() {
+            None => tracing::info!("the states of all members are equal again"),
+            Some(reason) => tracing::error!("{reason}; see `LeaseholdStatesDiffer` in docs/operating.md"),
         }
     }
 }
@@ -107,19 +101,8 @@ impl Engine {
 impl Inner {
     /// Returns what is wrong with the documents: at rest, or compared with those of the other members.
     pub(crate) fn unequal(&self) -> Option<String> {
-        let (unequal, members) = match &self.exchange {
-            Some(exchange) => (exchange.unequal(), exchange.members().borrow().seats.len()),
-            None => Default::default(),
-        };
-        let numbers: Vec<String> = unequal.iter().map(u64::to_string).collect();
-        if !unequal.is_empty() && unequal.len() >= members {
-            return Some("the states of the members differ, and it is not certain whose is right".to_owned());
-        }
-        if let [first, ..] = numbers.as_slice() {
-            let numbers = numbers.join(", member ");
-            return Some(format!(
-                "the state of member {numbers} is not that of the others: `leasehold cluster replace {first}`"
-            ));
+        if let Some(reason) = self.exchange.as_ref().and_then(|exchange| exchange.unequal().reason()) {
+            return Some(reason);
         }
         let is_unreadable =
             self.engine.read().as_ref().is_some_and(|engine| engine.is_unreadable_at_rest.load(Ordering::Relaxed));

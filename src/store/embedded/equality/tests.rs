@@ -90,7 +90,7 @@ impl Group {
     }
 
     fn unequal(&self, number: u64) -> Vec<u64> {
-        self.member(number).unequal().into_iter().collect()
+        self.member(number).unequal().members.into_iter().collect()
     }
 
     async fn leader(&self) -> u64 {
