@@ -16,7 +16,7 @@ use super::block::{Block, Column};
 use super::directory::{Directory, LOG};
 use super::disk::{ENTRY, FINISHED_PREFIX, MetaKey, PRIMARY_TERM, SUM_KEYS, number};
 use super::entry::Entry;
-use super::equality::sum::Sum;
+use super::equality::sum::{Part, Sum};
 use super::error::{Damage, OpenError};
 use super::inspect::{Inspected, NAMES, inspect, journal_file, keyspace_folder};
 use super::journal::SEQ_NO;
@@ -51,8 +51,8 @@ pub struct Verified {
     pub damages: Vec<Damage>,
 }
 
-/// The sum of the hashes (XXH3, 128 bits) of all documents that a database has, which is the same at all members of a
-/// cluster that have applied the same entries, and have written them to their databases.
+/// The sum of the hashes (XXH3, 128 bits) of all documents that a database has and of what is in their bodies, which is
+/// the same at all members of a cluster that have applied the same entries, and have written them to their databases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateHash {
     /// The number of the last entry of the log that the database has.
@@ -111,7 +111,7 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Verified, OpenError> {
         verified.report(&database, format!("{what} {:032x}, and that of what was written {:032x}", sum.0, of_log.0));
     }
     if verified.damages.is_empty() {
-        verified.state = Some(StateHash { entry: flushed, hash: sum.0 });
+        verified.state = Some(StateHash { entry: flushed, hash: (sum + kept.contents).0 });
         let sealed = LogSeal { last: seal.log.last.max(flushed), ..seal.log };
         let expected = Expected { first: flushed + 1, sealed };
         let read = log::read(&log, &expected, |_, bytes| {
@@ -132,6 +132,8 @@ struct Kept {
     entry: u64,
     term: u64,
     sum: Sum,
+    /// The sum of the hashes of what is in bodies, which have a part in the other one by their lengths.
+    contents: Sum,
     /// The sum as the log has it: the entry that it is as of, and its halves.
     of_log: [Option<u64>; 3],
 }
@@ -209,6 +211,7 @@ impl Verified {
                 "schedules_owners" => Index::Owner.id_of(&key).map(drop).map_err(|error| error.0),
                 "bodies" => {
                     self.bodies += 1;
+                    kept.contents += Sum::of(Part::Content, &key, &value);
                     let text = std::str::from_utf8(&value).map_err(|error| error.to_string());
                     text.and_then(|text| Json::parse(text.to_owned()).map(drop).map_err(|error| error.to_string()))
                 }

@@ -42,6 +42,8 @@ pub(crate) enum Part {
     Last = 6,
     /// The members of the group.
     Members = 7,
+    /// What is in a body, which no sum has that members compare.
+    Content = 8,
 }
 
 /// A sum of hashes.
