@@ -63,8 +63,8 @@ pub(super) struct StoreArgs {
     /// How long after a change, at least 1s, it does so at the latest [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(super) flush_after: Option<Duration>,
-    /// How much of the documents at rest the embedded store reads in a second, once a day, to see that they can be read
-    /// [default: 4MiB]
+    /// How much of the documents at rest, from 64KiB to 1GiB, the embedded store reads in a second, once a day, to see
+    /// that they can be read [default: 4MiB]
     #[arg(long, value_name = "SIZE")]
     pub(super) scrub_rate: Option<SizeSetting>,
     /// The URL of a node of Elasticsearch, with user and password where needed (repeatable)

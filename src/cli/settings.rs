@@ -43,7 +43,7 @@ use super::size::SizeSetting;
 use crate::api::access::Token;
 use crate::job::strict::Strict;
 use crate::manager::QueueOrder;
-use crate::store::embedded::EmbeddedOptions;
+use crate::store::embedded::{EmbeddedOptions, LEAST_SCRUB_BYTES, MOST_SCRUB_BYTES};
 
 const DEFAULT_DATA_DIR: &str = "leasehold-data";
 /// The least that a query may be given: in less, none could be answered.
@@ -183,15 +183,17 @@ impl Settings {
         let flush_changes = flags.flush_changes.or(self.flush_changes);
         let flush_bytes = flags.flush_bytes.or(self.flush_bytes).map(|size| size.0);
         let flush_after = flags.flush_after.or(self.flush_after.map(|setting| setting.0));
-        for (name, least, is_less) in [
-            ("query_time", "100ms", query_time.is_some_and(|time| time < LEAST_QUERY_TIME)),
-            ("flush_changes", "1000", flush_changes.is_some_and(|changes| changes < LEAST_FLUSH_CHANGES)),
-            ("flush_bytes", "1MiB", flush_bytes.is_some_and(|bytes| bytes < LEAST_FLUSH_BYTES)),
-            ("flush_after", "1s", flush_after.is_some_and(|time| time < LEAST_FLUSH_AFTER)),
+        let is_scrub_rate = |rate| (LEAST_SCRUB_BYTES..=MOST_SCRUB_BYTES).contains(&rate);
+        for (name, bounds, is_outside) in [
+            ("query_time", "at least 100ms", query_time.is_some_and(|time| time < LEAST_QUERY_TIME)),
+            ("flush_changes", "at least 1000", flush_changes.is_some_and(|changes| changes < LEAST_FLUSH_CHANGES)),
+            ("flush_bytes", "at least 1MiB", flush_bytes.is_some_and(|bytes| bytes < LEAST_FLUSH_BYTES)),
+            ("flush_after", "at least 1s", flush_after.is_some_and(|time| time < LEAST_FLUSH_AFTER)),
+            ("scrub_rate", "from 64KiB to 1GiB", scrub_rate.is_some_and(|rate| !is_scrub_rate(rate))),
         ] {
-            if is_less {
+            if is_outside {
                 let (flag, variable) = (name.replace('_', "-"), name.to_uppercase());
-                return Err(Failure::Usage(format!("`{name}` (--{flag}, LEASEHOLD_{variable}) is at least {least}")));
+                return Err(Failure::Usage(format!("`{name}` (--{flag}, LEASEHOLD_{variable}) is {bounds}")));
             }
         }
         let elasticsearch = ElasticsearchSettings {

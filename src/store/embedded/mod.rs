@@ -164,7 +164,7 @@ use lists::Wanted;
 use mailbox::Mailbox;
 use narrow::{Narrowed, NarrowedSchedules};
 pub use opening::{accept_copy, member_of};
-pub use options::{EmbeddedOptions, GroupOptions};
+pub use options::{EmbeddedOptions, GroupOptions, LEAST_SCRUB_BYTES, MOST_SCRUB_BYTES};
 use options::{INDEXED_SCANS, LOOKUPS, SCANS};
 use running::{Running, standing_by};
 pub use verify::{StateHash, Verified, verify};

@@ -14,6 +14,15 @@ pub(super) const INDEXED_SCANS: u32 = 2;
 /// The most look-ups on disk and additions to the audit under way at once. The others wait.
 pub(super) const LOOKUPS: u32 = 64;
 
+/// The least bytes of documents at rest that are read in a second: some 5 GiB in a day.
+pub const LEAST_SCRUB_BYTES: u64 = 64 << 10;
+
+/// The most bytes of documents at rest that are read in a second.
+pub const MOST_SCRUB_BYTES: u64 = 1 << 30;
+
+/// How many bytes are read in a second where the documents are counted once.
+const COUNT_BYTES: u64 = 32 << 20;
+
 /// The options that a store is opened with.
 #[derive(Clone, Debug)]
 pub struct EmbeddedOptions {
@@ -42,7 +51,8 @@ pub struct EmbeddedOptions {
     /// Whether a panic of a thread of the store ends the process, with exit status 1. Otherwise the store stops, and
     /// says so.
     pub panics_end_process: bool,
-    /// How many bytes of documents at rest are read in a second, at most, to see that they can be read.
+    /// How many bytes of documents at rest are read in a second, at most, to see that they can be read: from
+    /// [`LEAST_SCRUB_BYTES`] to [`MOST_SCRUB_BYTES`].
     pub scrub_bytes_per_second: u64,
     /// The time from when all of them were read until that is done again.
     pub scrub_every: Duration,
@@ -57,6 +67,8 @@ pub(super) struct Pace {
     pub(super) every: Duration,
     /// The most bytes in a second.
     pub(super) bytes_per_second: u64,
+    /// The most bytes in a second where the documents are counted once: the database keeps a snapshot meanwhile.
+    pub(super) count_bytes_per_second: u64,
 }
 
 /// A group of members that are one store.
@@ -110,7 +122,8 @@ impl Default for EmbeddedOptions {
 impl EmbeddedOptions {
     /// Returns when and how fast documents at rest are read.
     pub(super) fn scrub_pace(&self) -> Pace {
-        Pace { every: self.scrub_every, bytes_per_second: self.scrub_bytes_per_second.max(1) }
+        let bytes_per_second = self.scrub_bytes_per_second.clamp(LEAST_SCRUB_BYTES, MOST_SCRUB_BYTES);
+        Pace { every: self.scrub_every, bytes_per_second, count_bytes_per_second: COUNT_BYTES }
     }
 
     /// Returns when what has changed is written to the database.

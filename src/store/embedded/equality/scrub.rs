@@ -32,9 +32,6 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// The share of the time between two scrubs after which the first one begins.
 const FIRST_AFTER: u32 = 24;
 
-/// How much more is read in a second where the documents are counted, for which the database keeps a snapshot.
-const COUNT_FASTER: usize = 8;
-
 /// Starts the thread that reads the documents, which ends by itself when the engine is gone.
 pub(crate) fn start(engine: Weak<Engine>, pace: Pace, guard: FailOnExit) -> std::io::Result<Periodic> {
     let mut scrub = Scrub::of(pace, Instant::now());
@@ -49,6 +46,7 @@ pub(crate) fn start(engine: Weak<Engine>, pace: Pace, guard: FailOnExit) -> std:
 pub(crate) struct Scrub {
     every: Duration,
     slice_bytes: usize,
+    count_bytes: usize,
     place: Place,
     has_failed: bool,
     next: Instant,
@@ -58,10 +56,17 @@ pub(crate) struct Scrub {
 
 impl Scrub {
     pub(crate) fn of(pace: Pace, now: Instant) -> Self {
-        let slice_bytes = usize::try_from(pace.bytes_per_second).unwrap_or(usize::MAX);
-        let next = now + pace.every / FIRST_AFTER;
-        let (place, has_failed, count) = (Place::default(), false, None);
-        Self { every: pace.every, slice_bytes, place, has_failed, next, count, next_count: now }
+        let a_second = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+        Self {
+            every: pace.every,
+            slice_bytes: a_second(pace.bytes_per_second),
+            count_bytes: a_second(pace.count_bytes_per_second),
+            place: Place::default(),
+            has_failed: false,
+            next: now + pace.every / FIRST_AFTER,
+            count: None,
+            next_count: now,
+        }
     }
 
     /// Reads the next slice, if it is time for one.
@@ -70,7 +75,7 @@ impl Scrub {
             self.count = Some(Count::of(engine.published.read().view.clone()));
         }
         if let Some(count) = &mut self.count {
-            match count.read(&engine.disk, self.slice_bytes.saturating_mul(COUNT_FASTER)) {
+            match count.read(&engine.disk, self.count_bytes) {
                 Ok(false) => {}
                 Ok(true) => {
                     engine.has_counted(count);
@@ -78,7 +83,8 @@ impl Scrub {
                 }
                 Err(why) => {
                     (self.count, self.next_count) = (None, now + self.every);
-                    engine.is_unreadable_at_rest.store(true, Ordering::Relaxed);
+                    self.has_failed = true;
+                    engine.set_unreadable_at_rest(true);
                     tracing::error!(%why, "the documents at rest cannot be counted; see `leasehold verify --help`");
                 }
             }
@@ -89,7 +95,7 @@ impl Scrub {
         }
         let read = self.place.read(&engine.disk, &engine.disk.snapshot(), self.slice_bytes, |_| ());
         if let Err(why) = &read {
-            engine.is_unreadable_at_rest.store(true, Ordering::Relaxed);
+            engine.set_unreadable_at_rest(true);
             self.next = now + PAUSE.min(self.every);
             if !std::mem::replace(&mut self.has_failed, true) {
                 tracing::error!(%why, "the documents at rest cannot all be read; see `leasehold verify --help`");
@@ -98,7 +104,7 @@ impl Scrub {
         if read.is_ok_and(|is_all| is_all) {
             let outcome = if self.has_failed { "unreadable" } else { "read" };
             metrics::counter!("leasehold_store_scrubs_total", "outcome" => outcome).increment(1);
-            engine.is_unreadable_at_rest.store(self.has_failed, Ordering::Relaxed);
+            engine.set_unreadable_at_rest(self.has_failed);
             (self.place, self.has_failed, self.next) = (Place::default(), false, now + self.every);
         }
     }
@@ -113,6 +119,11 @@ impl Scrub {
 }
 
 impl Engine {
+    fn set_unreadable_at_rest(&self, is_unreadable: bool) {
+        self.is_unreadable_at_rest.store(is_unreadable, Ordering::Relaxed);
+        metrics::gauge!("leasehold_store_unreadable_at_rest").set(f64::from(u8::from(is_unreadable)));
+    }
+
     fn has_counted(&self, Count { view, sum, .. }: &Count) {
         self.published.write().summed.count(*sum, view.moved);
         metrics::counter!("leasehold_store_scrubs_total", "outcome" => "counted").increment(1);

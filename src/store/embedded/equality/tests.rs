@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -14,7 +15,7 @@ use super::super::directory::Directory;
 use super::super::disk::SUM_KEYS;
 use super::super::engine::Engine;
 use super::super::exchange::Exchange;
-use super::super::options::Pace;
+use super::super::options::{LEAST_SCRUB_BYTES, MOST_SCRUB_BYTES, Pace};
 use super::super::{EmbeddedOptions, EmbeddedStore, GroupOptions, stored, verify};
 use super::scrub::Scrub;
 use crate::clock::Timestamp;
@@ -281,6 +282,17 @@ fn is_unreadable(engine: &Engine) -> bool {
     engine.is_unreadable_at_rest.load(Ordering::Relaxed)
 }
 
+fn pace(bytes: u64) -> Pace {
+    Pace { every: DAY, bytes_per_second: bytes, count_bytes_per_second: bytes }
+}
+
+/// Returns whether the gauge of what cannot be read says so; `None` where it was not set.
+fn gauge(recorder: &PrometheusRecorder) -> Option<bool> {
+    let text = recorder.handle().render();
+    let line = text.lines().find_map(|line| line.strip_prefix("leasehold_store_unreadable_at_rest "));
+    line.map(|value| value == "1")
+}
+
 #[tokio::test]
 async fn a_document_that_was_changed_at_rest_is_found_whatever_is_written_since() {
     let alone = Alone::new();
@@ -292,7 +304,7 @@ async fn a_document_that_was_changed_at_rest_is_found_whatever_is_written_since(
     let says_so = |damages: Vec<String>| matches!(damages.as_slice(), [one] if one.contains("the sum over them"));
     assert!(says_so(alone.damages()));
     let engine = alone.engine();
-    let mut scrub = Scrub::of(Pace { every: DAY, bytes_per_second: 1 << 20 }, Instant::now());
+    let mut scrub = Scrub::of(pace(1 << 20), Instant::now());
     scrub.go_on(&engine, Instant::now() + DAY);
     engine.close().expect("it closes");
     alone.write(&["after".to_owned()]).await;
@@ -310,7 +322,7 @@ async fn a_directory_of_an_earlier_version_is_counted_once_while_others_are_writ
     // Closing has written nothing that changes a document.
     let engine = alone.engine();
     assert_eq!(engine.published.read().summed.documents(), None);
-    let mut scrub = Scrub::of(Pace { every: DAY, bytes_per_second: 1 }, Instant::now());
+    let mut scrub = Scrub::of(pace(1), Instant::now());
     let mut slices = 0;
     while engine.published.read().summed.documents().is_none() {
         scrub.go_on(&engine, Instant::now());
@@ -329,13 +341,16 @@ async fn the_scrub_rests_after_what_cannot_be_read_and_goes_on_behind_it() {
     let engine = alone.engine();
     let good = ["job-001", "job-003"].map(|id| engine.disk.live.get(id).expect("readable").expect("it is there"));
     ["job-001", "job-003"].iter().for_each(|id| engine.disk.live.insert(*id, b"?").expect("it is written"));
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
     let begun = Instant::now();
-    let mut scrub = Scrub::of(Pace { every: DAY, bytes_per_second: 1 << 20 }, begun);
+    let mut scrub = Scrub::of(pace(1 << 20), begun);
     scrub.go_on(&engine, begun);
     assert!(!is_unreadable(&engine), "the first one is not due");
     let mut now = begun + DAY;
     scrub.go_on(&engine, now);
     assert!(is_unreadable(&engine));
+    assert_eq!(gauge(&recorder), Some(true), "an alert waits until it is through");
     assert_eq!(scrub.after(), Some(&b"job-001"[..]));
     scrub.go_on(&engine, now + Duration::from_secs(1));
     assert_eq!(scrub.after(), Some(&b"job-001"[..]), "it has no rest");
@@ -354,5 +369,50 @@ async fn the_scrub_rests_after_what_cannot_be_read_and_goes_on_behind_it() {
     assert!(is_unreadable(&engine), "the next one is not due");
     scrub.go_on(&engine, now + DAY);
     assert!(!is_unreadable(&engine));
+    assert_eq!(gauge(&recorder), Some(false));
     engine.close().expect("it closes");
+}
+
+#[tokio::test]
+async fn documents_that_cannot_be_counted_are_as_those_that_cannot_be_read() {
+    let alone = Alone::new();
+    alone.write(&ids(2)).await;
+    let engine = alone.engine();
+    SUM_KEYS.iter().for_each(|key| engine.disk.meta.remove(*key).expect("it is removed"));
+    engine.disk.bodies.insert(b"?", b"1").expect("it is written");
+    engine.close().expect("it closes");
+    let engine = alone.engine();
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let begun = Instant::now();
+    let mut scrub = Scrub::of(pace(1 << 20), begun);
+    scrub.go_on(&engine, begun);
+    assert_eq!((gauge(&recorder), is_unreadable(&engine)), (Some(true), true));
+    engine.disk.bodies.remove(b"?").expect("it is removed");
+    scrub.go_on(&engine, begun + DAY / 2);
+    assert!(is_unreadable(&engine), "they were not counted");
+    engine.close().expect("it closes");
+}
+
+#[test]
+fn the_pace_has_bounds_and_the_count_one_of_its_own() {
+    let pace = |scrub_bytes_per_second| EmbeddedOptions { scrub_bytes_per_second, ..Default::default() }.scrub_pace();
+    let read = [0, 1 << 20, u64::MAX].map(|bytes| pace(bytes).bytes_per_second);
+    assert_eq!(read, [LEAST_SCRUB_BYTES, 1 << 20, MOST_SCRUB_BYTES]);
+    assert_eq!(pace(0).count_bytes_per_second, pace(u64::MAX).count_bytes_per_second);
+}
+
+#[test]
+fn bodies_of_one_length_are_told_apart_by_what_is_in_them() {
+    let states = ["1", "2"].map(|content| {
+        let alone = Alone::new();
+        let engine = alone.engine();
+        engine.disk.bodies.insert([7; 16], content).expect("it is written");
+        SUM_KEYS.iter().for_each(|key| engine.disk.meta.remove(*key).expect("it is removed"));
+        engine.close().expect("it closes");
+        let found = verify(alone.0.path()).expect("it can be looked at");
+        assert!(found.damages.is_empty(), "{:?}", found.damages);
+        found.state.expect("all of it was read").hash
+    });
+    assert_ne!(states[0], states[1]);
 }
