@@ -316,6 +316,21 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_at_which_no_scrub_ends_or_that_has_no_bound_is_refused() {
+        let of = |rate: u64| {
+            let flags = StoreArgs { scrub_rate: Some(SizeSetting(rate)), ..StoreArgs::default() };
+            Settings::default().engine(flags).map(drop)
+        };
+        for rate in [LEAST_SCRUB_BYTES, MOST_SCRUB_BYTES] {
+            assert!(of(rate).is_ok(), "{rate}");
+        }
+        for rate in [0, LEAST_SCRUB_BYTES - 1, MOST_SCRUB_BYTES + 1] {
+            let Err(Failure::Usage(said)) = of(rate) else { panic!("{rate} is taken") };
+            assert!(said.contains("--scrub-rate") && said.contains("from 64KiB to 1GiB"), "{said}");
+        }
+    }
+
+    #[test]
     fn servers_are_a_text_or_a_list() {
         let read =
             |servers: &str| Settings::parse(&format!("[client]\nserver = {servers}")).map(|all| all.client.server);
