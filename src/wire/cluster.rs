@@ -68,8 +68,8 @@ pub struct ClusterStatus {
     #[serde(default)]
     #[schema(example = json!([]))]
     pub unequal: Vec<u64>,
-    /// Whether it is not certain which of these have the right state, so that none is to be replaced yet. Otherwise that
-    /// of the others is right.
+    /// Whether it is not certain which of these have the right state, so that none is to be replaced yet. Otherwise
+    /// that of the others is right.
     #[serde(default)]
     #[schema(example = false)]
     pub uncertain: bool,

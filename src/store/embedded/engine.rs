@@ -389,13 +389,13 @@ pub(super) struct Replayed {
 }
 
 impl Replayed {
-    /// Shows what the entry makes of the state in which it was looked up.
-    pub(super) fn show(self, published: &mut Published) {
-        if let Some(members) = self.members {
+    /// Shows what the entry makes of the state in which it was looked up. What it displaces is freed with this.
+    pub(super) fn show(&mut self, published: &mut Published) {
+        if let Some(members) = self.members.take() {
             published.summed.has_members(&members);
             published.members = Some(Arc::new(members));
         }
-        published.take_over(self.entry, &self.effects, self.left, self.sum);
+        published.take_over(self.entry, &self.effects, mem::take(&mut self.left), self.sum);
     }
 }
 

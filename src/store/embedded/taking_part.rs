@@ -438,13 +438,12 @@ impl Engine {
             replayed = look_up(&published)?;
         }
         drop(blocks);
-        let (is_batch, said) = (replayed.is_batch, replayed.said);
         replayed.show(&mut published);
         drop(published);
-        if let Some((said, exchange)) = said.zip(self.exchange.as_ref()) {
+        if let Some((said, exchange)) = replayed.said.zip(self.exchange.as_ref()) {
             self.compare(exchange, &said);
         }
-        Ok(is_batch)
+        Ok(replayed.is_batch)
     }
 
     /// Takes note of that entries were applied.

@@ -64,8 +64,8 @@ impl Settling {
         Self { needed, since: None }
     }
 
-    /// Returns the version that may be agreed on where all members know this one, as the leader of a term hears, and the
-    /// group has agreed on that one. Only the step from which it cannot go back waits.
+    /// Returns the version that may be agreed on where all members know one, as the leader of a term hears, and the
+    /// group has agreed on another. Only the step from which it cannot go back waits.
     pub(super) fn agreeable(&mut self, known: u32, (agreed, term): (u32, u64)) -> u32 {
         // Between two terms of a leader another one heard them, or nobody.
         self.since = self.since.filter(|(of, _)| *of == term && known > UNDONE);
