@@ -165,7 +165,7 @@ pub enum Hindrance {
 /// The members whose states differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unequal {
-    /// Their numbers.
+    /// The numbers of the members that differ; empty where the states are equal or were not compared.
     pub members: BTreeSet<u64>,
     /// Whether the state of the others is known to be right. Otherwise some of these members may have the right one.
     pub is_certain: bool,

@@ -57,7 +57,7 @@ pub struct Verified {
 pub struct StateHash {
     /// The number of the last entry of the log that the database has.
     pub entry: u64,
-    /// The sum.
+    /// The sum of the hashes of all documents in the database, modulo 2^128.
     pub hash: u128,
 }
 

@@ -4,8 +4,8 @@
 //! those who wrote have more than they. A member also passes on what it has of those who are not there. So each member
 //! has the whole audit soon, and one that was away, or begins with an empty directory, gets it from the others.
 //!
-//! Each other member is said what there is, answers with what it has of that, and gets the next piece of what it lacks,
-//! one message after the other. Whatever is lost is said again.
+//! A member names its files to each other one, which answers with how much of each it has, and sends the next piece of
+//! what is lacking, one message after the other. Where no answer comes, it begins with the names again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};

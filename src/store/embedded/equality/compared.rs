@@ -119,9 +119,9 @@ impl Equality {
         &self.unequal
     }
 
-    /// Returns the entry after which the sums of this member and of others are known, at least of two.
+    /// Returns the number of the entry after which the sums of this member and of at least two others are known.
     #[cfg(test)]
-    pub(crate) fn known(&self) -> Option<u64> {
+    pub(crate) fn last_compared(&self) -> Option<u64> {
         let (_, own) = self.own?;
         let known = self.others.values().filter(|(_, said)| said.sum.entry == own.entry);
         (known.count() >= 2).then_some(own.entry)

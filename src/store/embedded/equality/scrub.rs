@@ -174,8 +174,8 @@ impl Place {
     /// all.
     ///
     /// # Errors
-    /// What cannot be read. The place is behind it then: behind the document that is none, and behind the keyspace in
-    /// which the database can read no further.
+    /// What cannot be read. The place is behind it then: behind the document that cannot be decoded, or behind
+    /// the keyspace in which the database can read no further.
     fn read(
         &mut self,
         disk: &Disk,

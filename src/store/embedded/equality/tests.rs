@@ -138,7 +138,7 @@ impl Group {
         self.applied(version).await;
         let is_known = |number: &u64| {
             let exchange = self.stores[number].inner.exchange.as_ref().expect("it is one of several");
-            exchange.equality.lock().known().is_some_and(|known| known > entry)
+            exchange.equality.lock().last_compared().is_some_and(|known| known > entry)
         };
         until("all to have compared", || MEMBERS.iter().all(is_known).then_some(())).await;
     }
