@@ -6,6 +6,7 @@
 mod awake;
 mod compared;
 mod continued;
+mod members;
 mod system;
 pub mod ticks;
 mod words;
@@ -24,6 +25,7 @@ use utoipa::ToSchema;
 pub use awake::{AwakeClock, AwakeInstant, AwakeTime, LONGEST_STEP, Mark, TICK};
 pub use compared::{ComparedClock, Reading};
 pub use continued::ContinuedClock;
+pub use members::{Ahead, ClocksSeen, MEMBERS_DIFFER, MemberClocks, OffClock};
 pub use system::{SystemClock, TimeSources};
 pub use words::{in_words, relative};
 

@@ -75,10 +75,20 @@ impl ComparedClock {
 }
 
 impl Reading {
+    /// Returns the reading of a clock that has shown this time between two moments.
+    pub(super) const fn between(time: Timestamp, after: Instant, before: Instant) -> Self {
+        Self { time, after, before }
+    }
+
+    /// Returns the moment after which the clock was read.
+    pub(super) const fn after(&self) -> Instant {
+        self.after
+    }
+
     /// Returns how many milliseconds this clock is ahead of another one that was read earlier, at least and at most;
     /// less than 0 when it is behind.
-    fn ahead_of(&self, earlier: &Self) -> (i64, i64) {
-        let longest = self.before.duration_since(earlier.after);
+    pub(super) fn ahead_of(&self, earlier: &Self) -> (i64, i64) {
+        let longest = self.before.saturating_duration_since(earlier.after);
         let shortest = self.after.saturating_duration_since(earlier.before);
         let slack = longest / DRIFT + RESOLUTION;
         let ahead = self.time.as_millis().saturating_sub(earlier.time.as_millis());

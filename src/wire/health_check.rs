@@ -192,40 +192,8 @@ pub(super) fn judge(insights: &Insights, survey: &SurveyState, store: StoreHealt
     use HealthCheckName::*;
     use HealthStatus::{Error, Warn};
 
-    let StoreHealth { stopped, hangs, out_of_order, unreadable, unequal, dropped, clock_is_off, .. } = store;
-    let unwritten = stopped.map(|why| format!("the store takes no more writes: {why}"));
-    let unwritten = unwritten.or_else(|| hangs.map(|why| format!("the store hangs: {why}")));
-    let count = survey.failing_since.map(|since| format!("the store has not let its jobs be counted since {since}"));
-    let what = "a later version wrote them, or somebody changed them; the log names them";
-    let unreadable =
-        (unreadable > 0).then(|| format!("documents of the store that cannot be read: {unreadable} ({what})"));
-    let mut checks = vec![
-        check(Writes, Error, unwritten),
-        check(Store, Error, out_of_order),
-        check(Counts, Error, count),
-        check(Clock, Error, clock_is_off),
-        check(Documents, Warn, unreadable),
-        check(Equality, Warn, unequal),
-        check(Opening, Warn, dropped),
-    ];
-    for (name, troubles) in [(Managers, store.peer_troubles), (Scans, store.scan_troubles)] {
-        if troubles.is_empty() {
-            checks.push(check(name, Warn, None));
-        }
-        checks.extend(troubles.into_iter().map(|trouble| check(name, Warn, Some(trouble))));
-    }
-    checks.extend([
-        check(Waiting, Warn, untaken(insights, survey, now)),
-        check(Starts, Warn, late(insights)),
-        check(Claims, Warn, conflicts(insights)),
-        check(Attempts, Warn, failures(insights)),
-    ]);
-    checks
-}
-
-/// Returns what is wrong with the store of a member that does not lead.
-pub(super) fn of_member(member: u64, store: StoreHealth) -> impl Iterator<Item = HealthCheck> {
-    let StoreHealth { stopped, hangs, out_of_order, .. } = store;
+    let StoreHealth { stopped, hangs, out_of_order, unreadable, unequal, dropped, clock_is_off, times_to_come, .. } =
+        store;
     let at = format!("at member {member}");
     let stopped = stopped.map(|why| (HealthCheckName::Writes, format!("{at}, the store takes no more writes: {why}")));
     let hangs = hangs.map(|why| (HealthCheckName::Writes, format!("{at}, the store hangs: {why}")));

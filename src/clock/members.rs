@@ -1,0 +1,219 @@
+//! How far the clocks of the members of a group are apart, by round trips.
+//!
+//! A member that answers another one says what time it is. The one that has asked knows that the other's clock was read
+//! between its question and the answer, and so how far the two are apart to within the round trip. Nothing follows from
+//! what is not certain: a clock counts as off only where it is further from the others than clocks may differ, wherever
+//! in the round trips they were read.
+//!
+//! Of the round trips to a member the one counts that says the most: a short one is kept for as long as those after it
+//! do not contradict it. Where they do, one of the two clocks was set, and the latest one counts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::compared::Reading;
+use super::{Clock, Timestamp, in_words, signed_millis};
+
+/// How far the clocks of two members may differ.
+pub const MEMBERS_DIFFER: Duration = Duration::from_secs(2);
+
+/// How long a round trip is good for.
+const GOOD_FOR: Duration = Duration::from_secs(60);
+
+/// The clock of a member, and what it knows of the clocks of the others.
+pub struct MemberClocks {
+    clock: Arc<dyn Clock>,
+    monotonic: Arc<dyn Fn() -> Instant + Send + Sync>,
+    /// The clocks of the others as they were read last, by the numbers of the members.
+    others: Mutex<BTreeMap<u64, Reading>>,
+}
+
+/// How far another clock is ahead of this member's, in milliseconds; less than 0 when it is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// At least so far.
+    pub least: i64,
+    /// At most so far.
+    pub most: i64,
+}
+
+/// What one member knows of the clocks of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClocksSeen {
+    /// How far the clock of each member is ahead of this one's, by their numbers; this one's own is among them.
+    pub ahead: BTreeMap<u64, Ahead>,
+    /// The members whose clocks are certainly off from those of most members.
+    pub off: BTreeMap<u64, OffClock>,
+    /// The members whose clocks are certainly too far from this one's, while most members say neither that those are
+    /// off nor that this one is.
+    pub apart: BTreeMap<u64, i64>,
+}
+
+/// A clock that is off from those of most members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffClock {
+    /// How far it is ahead of the middle of theirs, in milliseconds; less than 0 when it is behind.
+    pub ahead_ms: i64,
+    /// The members whose clocks agree with each other against it, by their numbers.
+    pub against: Vec<u64>,
+}
+
+impl Ahead {
+    const SAME: Self = Self { least: 0, most: 0 };
+
+    /// Returns the middle of what is possible.
+    #[must_use]
+    pub const fn middle(self) -> i64 {
+        self.least.midpoint(self.most)
+    }
+
+    /// Returns how far the middle may be off in either direction.
+    #[must_use]
+    pub const fn uncertain(self) -> u64 {
+        self.most.abs_diff(self.least).div_ceil(2)
+    }
+
+    /// Returns whether the two clocks are further apart than clocks may differ, whatever of the possible is so.
+    fn is_certainly_apart(self, other: Self) -> bool {
+        let differ = signed_millis(MEMBERS_DIFFER);
+        self.least.saturating_sub(other.most) > differ || other.least.saturating_sub(self.most) > differ
+    }
+
+    const fn contradicts(self, other: Self) -> bool {
+        self.least > other.most || other.least > self.most
+    }
+
+    const fn width(self) -> i64 {
+        self.most.saturating_sub(self.least)
+    }
+}
+
+impl MemberClocks {
+    /// Creates the clock of a member that has heard of no other one.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self::timed_by(clock, Arc::new(Instant::now))
+    }
+
+    /// Creates such a clock with the given monotonic clock, for tests.
+    #[must_use]
+    pub fn timed_by(clock: Arc<dyn Clock>, monotonic: Arc<dyn Fn() -> Instant + Send + Sync>) -> Self {
+        Self { clock, monotonic, others: Mutex::default() }
+    }
+
+    /// Returns this moment, which is noted before another member is asked.
+    #[must_use]
+    pub fn moment(&self) -> Instant {
+        (self.monotonic)()
+    }
+
+    /// Takes note of the time by the clock of another member, which was read since `asked` and until now.
+    pub fn note(&self, member: u64, asked: Instant, time: Timestamp) {
+        let now = self.read();
+        let new = Reading::between(time, asked, now.after());
+        let mut others = self.others.lock();
+        let before = others.get(&member).filter(|before| is_good(before, &now));
+        let says_more = before.is_none_or(|before| {
+            let (before, new) = (ahead(before, &now), ahead(&new, &now));
+            new.contradicts(before) || new.width() <= before.width()
+        });
+        if says_more {
+            others.insert(member, new);
+        }
+    }
+
+    /// Returns what the member of this number knows of the clocks of these.
+    #[must_use]
+    pub fn seen(&self, own: u64, members: impl Iterator<Item = u64>) -> ClocksSeen {
+        let (now, others) = (self.read(), self.others.lock());
+        let mut count = 0;
+        let known = members.inspect(|_| count += 1).filter_map(|member| match others.get(&member) {
+            _ if member == own => Some((member, Ahead::SAME)),
+            Some(other) if is_good(other, &now) => Some((member, ahead(other, &now))),
+            Some(_) | None => None,
+        });
+        let known = known.collect();
+        ClocksSeen::of(known, own, count)
+    }
+
+    fn read(&self) -> Reading {
+        let after = (self.monotonic)();
+        Reading::between(self.clock.now(), after, (self.monotonic)())
+    }
+}
+
+fn is_good(other: &Reading, now: &Reading) -> bool {
+    now.after().saturating_duration_since(other.after()) <= GOOD_FOR
+}
+
+/// Returns how far the other clock is ahead of this one.
+fn ahead(other: &Reading, now: &Reading) -> Ahead {
+    let (least, most) = now.ahead_of(other);
+    Ahead { least: most.saturating_neg(), most: least.saturating_neg() }
+}
+
+impl ClocksSeen {
+    /// Judges the clocks that are known of `members`, one of which is this member's own.
+    fn of(ahead: BTreeMap<u64, Ahead>, own: u64, members: usize) -> Self {
+        let off: BTreeMap<u64, OffClock> =
+            ahead.keys().filter_map(|member| Some((*member, against(*member, &ahead, members / 2 + 1)?))).collect();
+        let apart = match ahead.get(&own) {
+            Some(of_own) if !off.contains_key(&own) => {
+                let far = ahead.iter().filter(|(_, other)| other.is_certainly_apart(*of_own));
+                far.filter(|(member, _)| !off.contains_key(member))
+                    .map(|(member, far)| (*member, far.middle()))
+                    .collect()
+            }
+            _ => BTreeMap::new(),
+        };
+        Self { ahead, off, apart }
+    }
+
+    /// Says what is wrong with the clocks of the members, as the one of this number sees it; `None` where nothing is
+    /// certainly wrong.
+    #[must_use]
+    pub fn trouble(&self, own: u64) -> Option<String> {
+        let by = |ms: &i64| in_words(Duration::from_millis(ms.unsigned_abs()));
+        let way = |ms: &i64| if *ms > 0 { "ahead of" } else { "behind" };
+        let off = self.off.iter().map(|(member, OffClock { ahead_ms, .. })| {
+            let (by, way) = (by(ahead_ms), way(ahead_ms));
+            format!("the clock of member {member} is {by} {way} those of most members")
+        });
+        let apart = self.apart.iter().map(|(member, ahead)| {
+            let (by, way) = (by(ahead), way(ahead));
+            format!(
+                "the clock of member {member} is {by} {way} that of member {own}, and no majority says which of them \
+                 is wrong"
+            )
+        });
+        let all: Vec<String> = off.chain(apart).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+/// Returns those whose clocks are certainly too far from that of a member, and agree with each other, if they are so
+/// many as are needed.
+fn against(member: u64, ahead: &BTreeMap<u64, Ahead>, needed: usize) -> Option<OffClock> {
+    let own = *ahead.get(&member)?;
+    let far: Vec<(u64, Ahead)> = ahead
+        .iter()
+        .filter(|(_, other)| other.is_certainly_apart(own))
+        .map(|(number, other)| (*number, *other))
+        .collect();
+    // Those that agree lie, with all that is uncertain, in a window that begins with one of them.
+    let agreeing = |first: &(u64, Ahead)| {
+        let end = first.1.least.saturating_add(signed_millis(MEMBERS_DIFFER));
+        far.iter().filter(|(_, other)| other.least >= first.1.least && other.most <= end).collect::<Vec<_>>()
+    };
+    let most = far.iter().map(agreeing).max_by_key(Vec::len).filter(|most| most.len() >= needed)?;
+    let least = most.iter().map(|(_, other)| other.least).min()?;
+    let theirs = Ahead { least, most: most.iter().map(|(_, other)| other.most).max()? };
+    let ahead_ms = own.middle().saturating_sub(theirs.middle());
+    Some(OffClock { ahead_ms, against: most.iter().map(|(number, _)| *number).collect() })
+}
+
+#[cfg(test)]
+mod tests;

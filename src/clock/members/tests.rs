@@ -1,0 +1,133 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::clock::ManualClock;
+
+const SECOND: i64 = 1_000;
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(1_900_000_000_000 + millis)
+}
+
+/// Member 1, and the time that really passes.
+struct Machine {
+    wall: Arc<ManualClock>,
+    passed: Arc<AtomicU64>,
+    clocks: MemberClocks,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let (wall, passed, start) = (Arc::new(ManualClock::at(at(0))), Arc::new(AtomicU64::new(0)), Instant::now());
+        let millis = Arc::clone(&passed);
+        let monotonic = move || start + Duration::from_millis(millis.load(Ordering::SeqCst));
+        let clocks = MemberClocks::timed_by(Arc::clone(&wall) as Arc<dyn Clock>, Arc::new(monotonic));
+        Self { wall, passed, clocks }
+    }
+
+    fn pass(&self, millis: u64) {
+        self.wall.advance(Duration::from_millis(millis));
+        self.passed.fetch_add(millis, Ordering::SeqCst);
+    }
+
+    /// Member `of` is asked and answers in the middle of a round trip; its clock is so far ahead of the true time,
+    /// which this member's shows.
+    fn ask(&self, of: u64, ahead: i64, round_trip: u64) {
+        let asked = self.clocks.moment();
+        self.pass(round_trip / 2);
+        let time = self.wall.now().as_millis() + ahead;
+        self.pass(round_trip - round_trip / 2);
+        self.clocks.note(of, asked, Timestamp::from_millis(time));
+    }
+
+    fn seen(&self, members: u64) -> ClocksSeen {
+        self.clocks.seen(1, 1..=members)
+    }
+}
+
+fn off(seen: &ClocksSeen) -> Vec<u64> {
+    seen.off.keys().copied().collect()
+}
+
+#[test]
+fn a_clock_is_off_only_where_most_members_agree_against_it() {
+    let of = |clocks: &[i64]| {
+        let machine = Machine::new();
+        for (number, ahead) in (2..).zip(clocks) {
+            machine.ask(number, *ahead, 10);
+        }
+        machine.seen(1 + clocks.len() as u64)
+    };
+    let (near, far) = (SECOND, 5 * SECOND);
+    assert_eq!(of(&[near, -near]).trouble(1), None);
+    assert_eq!(off(&of(&[far, far])), [1], "its own");
+    assert_eq!(of(&[far, far]).off[&1].against, [2, 3]);
+    assert_eq!(off(&of(&[0, far])), [3]);
+    assert_eq!(off(&of(&[0, -far, 0, far])), [3, 5], "both, of five");
+    for nobody in [&[far][..], &[far, -far], &[far, far, -far, 0], &[near, 2 * near + 500]] {
+        let seen = of(nobody);
+        assert_eq!(off(&seen), [0; 0], "{nobody:?}: no three, or two, agree against any");
+        assert!(!seen.apart.is_empty() && seen.trouble(1).is_some(), "{nobody:?}: it is said all the same");
+    }
+}
+
+#[test]
+fn what_a_round_trip_leaves_open_is_held_against_nobody() {
+    for (ahead, round_trip, is_off) in
+        [(2_100, 100, true), (2_100, 400, false), (5_000, 8_000, false), (5_000, 500, true)]
+    {
+        let machine = Machine::new();
+        machine.ask(2, 0, 10);
+        machine.ask(3, ahead, round_trip);
+        let seen = machine.seen(3);
+        assert_eq!(seen.off.contains_key(&3), is_off, "{ahead} ms by {round_trip} ms: {seen:?}");
+    }
+}
+
+#[test]
+fn the_shortest_round_trip_counts_until_one_contradicts_it_or_it_is_old() {
+    let machine = Machine::new();
+    machine.ask(2, 300, 10);
+    machine.ask(2, 300, 3_000);
+    assert!(machine.seen(2).ahead[&2].width() < 20, "the short one");
+    machine.ask(2, 5_000, 3_000);
+    let after = machine.seen(2).ahead[&2];
+    assert!(after.least > 3_000 && after.most < 7_000, "its clock was set: {after:?}");
+    machine.pass(60_000);
+    assert_eq!(machine.seen(2).ahead.get(&2), None, "nothing was heard of it for a minute");
+}
+
+#[test]
+fn a_member_whose_own_clock_was_set_sees_that_at_once() {
+    let machine = Machine::new();
+    machine.ask(2, 0, 10);
+    machine.ask(3, 0, 10);
+    machine.wall.advance(Duration::from_secs(10));
+    let seen = machine.seen(3);
+    assert_eq!(off(&seen), [1]);
+    assert!((9_900..10_100).contains(&seen.off[&1].ahead_ms), "{seen:?}");
+    let said = seen.trouble(1).expect("trouble");
+    assert!(said.starts_with("the clock of member 1 is 10.0 s ahead of"), "{said}");
+}
+
+proptest! {
+    /// Whoever is judged is judged rightly, whatever the round trips were.
+    #[test]
+    fn no_clock_is_off_that_is_near_to_most(
+        clocks in prop::collection::vec((-6_000_i64..6_000, 1_u64..4_000), 1..5),
+    ) {
+        let machine = Machine::new();
+        for (number, (ahead, round_trip)) in (2..).zip(&clocks) {
+            machine.ask(number, *ahead, *round_trip);
+        }
+        let all: Vec<i64> = std::iter::once(0).chain(clocks.iter().map(|(ahead, _)| *ahead)).collect();
+        let seen = machine.seen(all.len() as u64);
+        for member in seen.off.keys() {
+            let own = all[*member as usize - 1];
+            let far = all.iter().filter(|other| own.abs_diff(**other) > 2_000).count();
+            prop_assert!(far > all.len() / 2, "member {member} of {all:?}");
+        }
+    }
+}
