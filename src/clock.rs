@@ -25,7 +25,7 @@ use utoipa::ToSchema;
 pub use awake::{AwakeClock, AwakeInstant, AwakeTime, LONGEST_STEP, Mark, TICK};
 pub use compared::{ComparedClock, Reading};
 pub use continued::ContinuedClock;
-pub use members::{Ahead, ClocksSeen, MEMBERS_DIFFER, MemberClocks, OffClock};
+pub use members::{Ahead, ClocksSeen, MEMBERS_DIFFER, MemberClock, MemberClocks, OffClock};
 pub use system::{SystemClock, TimeSources};
 pub use words::{in_words, relative};
 
@@ -183,6 +183,12 @@ pub trait Clock: Send + Sync + 'static {
     /// Returns by how much the machine's clock was set back, while this one waits for it.
     fn set_back_by(&self) -> Duration {
         Duration::ZERO
+    }
+
+    /// Returns what is certainly wrong between this clock and those of other members of a group; `None` when nobody
+    /// compares them.
+    fn disagreement(&self) -> Option<String> {
+        None
     }
 
     /// Returns how much awake time has passed at which times by this clock: all of it, where nobody counts it.

@@ -226,6 +226,13 @@ pub const METRICS: &[Metric] = &[
         "Time to bring a member the whole state that lags too far behind, sent to it or received"),
     labelled("leasehold_member_snapshot_bytes_total", Counter, ("direction", DIRECTIONS),
         "Bytes of such states, sent or received"),
+    labelled("leasehold_member_clock_ahead_seconds", Gauge, ("member", IN_USE),
+        "How far the clock of each member is ahead of this member's, at the middle of what a round trip leaves open"),
+    metric("leasehold_member_clocks_off", Gauge,
+        "Members whose clocks are certainly off from those of most members, as this one sees it; /v1/cluster names \
+         them"),
+    metric("leasehold_member_clocks_apart", Gauge,
+        "Members whose clocks are certainly too far from this member's, while no majority says which is wrong"),
     metric("leasehold_member_unequal", Gauge,
         "Members whose states differ, as far as this one knows"),
     labelled("leasehold_member_comparisons_total", Counter, ("outcome", || vec!["equal", "different", "unknown"]),

@@ -25,7 +25,9 @@ use super::budget::{BodyBudget, Share};
 use super::error::{ApiError, Code};
 use crate::clock::Clock;
 use crate::executor::webhook::signature::WEBHOOK_SIGNATURE;
-use crate::peers::{Gate, HEAD, HINTS_PATH, Head, MAX_HINTS_BYTES, OPENING, PeerClient, Refused, WORKERS_PATH};
+use crate::peers::{
+    CLOCK, Gate, HEAD, HINTS_PATH, Head, MAX_HINTS_BYTES, OPENING, PeerClient, Refused, WORKERS_PATH, clock_value,
+};
 
 /// How long a body may take that is signed as earlier versions do, and how much longer for each MiB of it that has
 /// come: as long as those versions wait.
@@ -100,9 +102,13 @@ impl OfPeers {
         read_signed(body, &head, share, self.within).await
     }
 
-    /// Returns the answer to a call; of one that was not trusted, with what its head is to be signed for.
+    /// Returns the answer to a call, with the time by this process's clock; of one that was not trusted, with what its
+    /// head is to be signed for.
     pub(super) fn answer(&self, answer: Result<Response, ApiError>) -> Response {
         let mut answer = answer.unwrap_or_else(IntoResponse::into_response);
+        if answer.status().is_success() {
+            answer.headers_mut().insert(CLOCK, clock_value(self.clock.now()));
+        }
         if answer.status() == StatusCode::UNAUTHORIZED {
             answer.headers_mut().insert(OPENING, self.gate.opening());
         }

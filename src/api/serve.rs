@@ -74,6 +74,7 @@ pub async fn serve_member(
     let (limits, metrics) = (state.limits.clone(), state.metrics.clone());
     let _counting = AbortOnDropHandle::new(tokio::spawn(front::count_leaders(state.member.standing())));
     let front = Arc::new(Front::new(state, address, shutdown.clone(), openapi).map_err(io::Error::other)?);
+    let _comparing = AbortOnDropHandle::new(tokio::spawn(front::compare_clocks(Arc::clone(&front))));
     let router = front::router(Arc::clone(&front));
     let ending = async {
         shutdown.cancelled().await;

@@ -16,7 +16,7 @@ use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::{Client, ClientError};
 use crate::store::Unequal;
-use crate::wire::{ChangeCluster, ClusterRole, ClusterStatus, went_back};
+use crate::wire::{ChangeCluster, ClusterRole, ClusterStatus, MemberClockState, clock_trouble, went_back};
 
 /// How long a member may take to say where it stands.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -103,6 +103,9 @@ struct Row {
     applied: Option<u64>,
     /// How many entries it has applied fewer than most members have.
     lag: Option<u64>,
+    /// By how many milliseconds its clock is ahead of that of the first member that was asked.
+    clock_ahead_ms: Option<i64>,
+    clock: MemberClockState,
     /// Why the member cannot be asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<String>,
@@ -216,6 +219,8 @@ fn rows(first: &ClusterStatus, said: &[Said]) -> Vec<Row> {
             term: status.map(|status| status.term),
             applied: status.map(|status| status.applied),
             lag: status.map(|status| committed.saturating_sub(status.applied)),
+            clock_ahead_ms: listed.clock_ahead_ms,
+            clock: listed.clock,
             trouble: said.as_ref().err().cloned(),
         }
     };
@@ -230,6 +235,9 @@ fn headline(first: &ClusterStatus, rows: &[Row]) -> String {
     };
     let reachable = rows.iter().filter(|row| row.reachable).count();
     let mut text = format!("cluster {cluster}: {leader}, {reachable} of {} members answer\n", rows.len());
+    for trouble in first.members.iter().filter_map(|listed| clock_trouble(first.member, listed)) {
+        text.push_str(&format!("{trouble}\n"));
+    }
     for hindrance in hindrances {
         text.push_str(&format!("{hindrance}\n"));
     }
@@ -285,6 +293,9 @@ mod tests {
             heard_ms: None,
             version: None,
             lag: None,
+            clock_ahead_ms: None,
+            clock_uncertain_ms: None,
+            clock: MemberClockState::Unknown,
         };
         ClusterStatus {
             cluster: "jobs".to_owned(),
@@ -322,6 +333,22 @@ mod tests {
         assert_eq!(lines[0], ["1", "http://m1:7400", "follower", "yes", "90", "10"], "{text}");
         assert_eq!(lines[1], ["2", "http://m2:7400", "leader", "yes", "100", "0"], "{text}");
         assert_eq!(lines[2], ["3", "http://m3:7400", "unknown", "no:", "connection", "refused"], "{text}");
+    }
+
+    #[test]
+    fn a_clock_that_is_off_is_named_with_how_far() {
+        let mut first = status(1, 4, true, 90, 95);
+        first.members[2].clock_ahead_ms = Some(-5_250);
+        for (clock, says) in [
+            (MemberClockState::Off, "the clock of member 3 is off from those of most members: it is 5.2 s behind that"),
+            (MemberClockState::Apart, "the clock of member 3 is 5.2 s behind that of member 1, and no majority says"),
+        ] {
+            first.members[2].clock = clock;
+            let text = headline(&first, &rows(&first, &[Ok(first.clone())]));
+            assert!(text.contains(says), "{text}");
+        }
+        first.members[2].clock = MemberClockState::Near;
+        assert_eq!(headline(&first, &[]).lines().count(), 1);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use super::settings::Settings;
 use super::signals::Signals;
 use crate::api::access::{Access, check_exposure};
 use crate::api::{self, AppState, Limits, MemberState, Office};
-use crate::clock::{AwakeClock, Clock, ComparedClock, ContinuedClock, SystemClock};
+use crate::clock::{AwakeClock, Clock, ComparedClock, ContinuedClock, MemberClock, MemberClocks, SystemClock};
 use crate::monitor::MonitorConfig;
 use crate::peers::{Carrier, Deputies, Signer};
 use crate::store::time::keep_compared;
@@ -256,7 +256,8 @@ async fn serve_as_member(
     let secret = secret.secret;
     let signer = Signer::new(secret.clone(), &map.name(map.member), Arc::clone(&clock));
     let of_deputies = signer.another();
-    let carrier = Carrier::start(Arc::clone(&member), &map, signer).map_err(Failure::failed)?;
+    let clocks = Arc::new(MemberClocks::new(Arc::clone(&clock)));
+    let carrier = Carrier::start(Arc::clone(&member), &map, signer, Arc::clone(&clocks)).map_err(Failure::failed)?;
     let own_address = map.addresses.get(&map.member).cloned();
     let executor = means.executor.clone();
     let deputies = Deputies::new(Arc::clone(&member), map.clone(), of_deputies, executor.limits());
@@ -269,12 +270,15 @@ async fn serve_as_member(
         office: office.clone(),
         peer_secret: secret,
         clock: Arc::clone(&clock),
+        clocks: Arc::clone(&clocks),
         executor: executor.clone(),
         access: shown.access.clone(),
         metrics: shown.metrics.clone(),
         limits: shown.limits.clone(),
     };
-    let clock = Arc::new(ContinuedClock::new(Arc::clone(&means.clock)));
+    let (members, own) = (member.members(), member.number());
+    let disagreement = move || clocks.seen(own, members.borrow().that_vote(true)).trouble(own);
+    let clock = Arc::new(ContinuedClock::new(Arc::new(MemberClock::new(clock, disagreement)) as Arc<dyn Clock>));
     let executor = executor.with_deputy(deputies);
     let awake = AwakeClock::start(Arc::clone(&clock) as Arc<dyn Clock>);
     let means = Means { clock: awake, executor, ..means };

@@ -310,6 +310,10 @@ impl Clock for AwakeClock {
         self.clock.now()
     }
 
+    fn disagreement(&self) -> Option<String> {
+        self.clock.disagreement()
+    }
+
     fn set_back_by(&self) -> Duration {
         self.clock.set_back_by()
     }

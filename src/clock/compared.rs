@@ -107,6 +107,10 @@ impl Clock for ComparedClock {
         self.clock.awake()
     }
 
+    fn disagreement(&self) -> Option<String> {
+        self.clock.disagreement()
+    }
+
     fn set_back_by(&self) -> Duration {
         self.clock.set_back_by()
     }

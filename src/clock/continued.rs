@@ -51,6 +51,10 @@ impl Clock for ContinuedClock {
         self.clock.now().max(floor.plus(passed / 2))
     }
 
+    fn disagreement(&self) -> Option<String> {
+        self.clock.disagreement()
+    }
+
     fn set_back_by(&self) -> Duration {
         self.clock.set_back_by() + self.now().since(self.clock.now())
     }

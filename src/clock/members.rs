@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::compared::Reading;
-use super::{Clock, Timestamp, in_words, signed_millis};
+use super::{AwakeTime, Clock, Offset, Timestamp, in_words, signed_millis};
 
 /// How far the clocks of two members may differ.
 pub const MEMBERS_DIFFER: Duration = Duration::from_secs(2);
@@ -213,6 +213,42 @@ fn against(member: u64, ahead: &BTreeMap<u64, Ahead>, needed: usize) -> Option<O
     let theirs = Ahead { least, most: most.iter().map(|(_, other)| other.most).max()? };
     let ahead_ms = own.middle().saturating_sub(theirs.middle());
     Some(OffClock { ahead_ms, against: most.iter().map(|(number, _)| *number).collect() })
+}
+
+/// The clock of a member, which says what is wrong with the clocks of its group.
+pub struct MemberClock {
+    clock: Arc<dyn Clock>,
+    trouble: Box<dyn Fn() -> Option<String> + Send + Sync>,
+}
+
+impl MemberClock {
+    /// Creates one that shows what `clock` shows, and is asked what is wrong by `trouble`.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, trouble: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { clock, trouble: Box::new(trouble) }
+    }
+}
+
+impl Clock for MemberClock {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn offset(&self) -> Option<Offset> {
+        self.clock.offset()
+    }
+
+    fn set_back_by(&self) -> Duration {
+        self.clock.set_back_by()
+    }
+
+    fn awake(&self) -> AwakeTime {
+        self.clock.awake()
+    }
+
+    fn disagreement(&self) -> Option<String> {
+        (self.trouble)()
+    }
 }
 
 #[cfg(test)]

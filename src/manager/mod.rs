@@ -253,11 +253,12 @@ impl Manager {
         self.shared.clock.offset()
     }
 
-    /// Returns that this machine's clock is further from the store's than clocks may differ, or was set back and is
-    /// waited for; `None` when neither is so.
+    /// Returns that this machine's clock is further from the store's than clocks may differ, that the clocks of the
+    /// group's members are too far apart, or that this machine's was set back and is waited for; `None` when none of
+    /// these is so.
     #[must_use]
     pub fn clock_is_off(&self) -> Option<String> {
-        self.is_too_far_off().or_else(|| self.is_set_back())
+        self.is_too_far_off().or_else(|| self.shared.clock.disagreement()).or_else(|| self.is_set_back())
     }
 
     /// Returns that this machine's clock was set back, and time waits for it.

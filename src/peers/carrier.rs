@@ -19,7 +19,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::members::may_be_earlier;
-use super::{ClusterMap, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerCall, Signer};
+use super::{ClusterMap, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerCall, Signer, clock_of};
+use crate::clock::MemberClocks;
 use crate::executor::NoHttpClient;
 use crate::store::waiting::Waiting;
 use crate::store::{Member, MemberMessage, Membership};
@@ -47,11 +48,17 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Starts the tasks on the current tokio runtime.
+    /// Starts the tasks on the current tokio runtime. What the answers say of the clocks of the others is noted in
+    /// `clocks`.
     ///
     /// # Errors
     /// [`NoHttpClient`] when TLS cannot be set up.
-    pub fn start(member: Arc<dyn Member>, map: &ClusterMap, signer: Signer) -> Result<Self, NoHttpClient> {
+    pub fn start(
+        member: Arc<dyn Member>,
+        map: &ClusterMap,
+        signer: Signer,
+        clocks: Arc<MemberClocks>,
+    ) -> Result<Self, NoHttpClient> {
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -62,7 +69,8 @@ impl Carrier {
             .build()?;
         let (map, members) = (map.clone(), member.members());
         let of_ways = Arc::clone(&member);
-        let mut ways = Ways { http, member: of_ways, signer: Arc::new(signer), map, members, open: BTreeMap::new() };
+        let (signer, open) = (Arc::new(signer), BTreeMap::new());
+        let mut ways = Ways { http, member: of_ways, signer, clocks, map, members, open };
         // The tasks of the ways end with this one.
         let carrying = tokio::spawn(async move {
             loop {
@@ -85,6 +93,7 @@ struct Ways {
     http: reqwest::Client,
     member: Arc<dyn Member>,
     signer: Arc<Signer>,
+    clocks: Arc<MemberClocks>,
     map: ClusterMap,
     members: watch::Receiver<Arc<Membership>>,
     open: BTreeMap<u64, Way>,
@@ -120,6 +129,7 @@ impl Ways {
                 targets,
                 member: Arc::clone(&self.member),
                 signer: Arc::clone(&self.signer),
+                clocks: Arc::clone(&self.clocks),
                 map: self.map.clone(),
                 to,
             };
@@ -184,6 +194,7 @@ struct Route {
     targets: Vec<Target>,
     member: Arc<dyn Member>,
     signer: Arc<Signer>,
+    clocks: Arc<MemberClocks>,
     map: ClusterMap,
     to: u64,
 }
@@ -254,8 +265,14 @@ impl Route {
             body: &body,
             may_be_earlier: may_be_earlier(&*self.member, self.to),
         };
+        let asked = self.clocks.moment();
         let answer = self.signer.call(&call, send).await.map_err(|error| cause(&error))?;
-        let status = answer.status();
+        let (status, clock) = (answer.status(), clock_of(answer.headers()));
+        if status == StatusCode::NO_CONTENT
+            && let Some(time) = clock
+        {
+            self.clocks.note(self.to, asked, time);
+        }
         // Read to its end, so that the connection is used again.
         let said = answer.bytes().await.map_err(|error| cause(&error))?;
         match status {

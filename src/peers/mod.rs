@@ -8,6 +8,8 @@
 //! looks at it before it reads anything of the body ([`Gate`]), takes each call once, and needs no clock for that. With
 //! processes whose version reads no heads, calls are signed by their bodies and the time, as webhooks are.
 //!
+//! The answers of a process say what time it is there ([`CLOCK`]), so that members know how far their clocks are apart.
+//!
 //! In reading order: [`Hints`] (a call), [`PeerSecret`], [`Head`], [`Signer`] (how a call is signed and made), [`Gate`]
 //! (how it is looked at), [`PeerClient`] (the calls of managers), [`Teller`] (the background task that makes them),
 //! [`ClusterMap`] (the members of a group), [`Envelope`]
@@ -27,8 +29,10 @@ mod teller;
 mod window;
 
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Timestamp;
 use crate::job::WorkerId;
 use crate::manager::{Hint, MAX_HINTED_BYTES, Recall};
 
@@ -54,6 +58,21 @@ pub const MESSAGES_PATH: &str = "/cluster/messages";
 
 /// The path, below the leader's address, of the call that says that a client of another member has taken its answer.
 pub const DELIVERIES_PATH: &str = "/cluster/deliveries";
+
+/// The header of an answer to a call of another process, in milliseconds since the epoch: the time by the clock of the
+/// one that answers. Earlier versions of the program do not say it.
+pub const CLOCK: HeaderName = HeaderName::from_static("leasehold-clock");
+
+/// Returns the value of [`CLOCK`] for a time.
+#[must_use]
+pub fn clock_value(now: Timestamp) -> HeaderValue {
+    HeaderValue::from(now.as_millis())
+}
+
+/// Returns the time that an answer says.
+fn clock_of(headers: &HeaderMap) -> Option<Timestamp> {
+    headers.get(CLOCK)?.to_str().ok()?.parse().ok().map(Timestamp::from_millis)
+}
 
 /// The longest body of a call with messages, in bytes. What this version sends is much shorter: some messages, or one
 /// with an entry of at most 16 MiB. Earlier ones wrote longer entries and send them, and so does this one where such an

@@ -1,11 +1,13 @@
 //! Where a member stands in its cluster.
 
 use std::fmt;
+use std::time::Duration;
 
 use http::HeaderName;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::clock::{ClocksSeen, in_words};
 use crate::store::{Hindrance, Role};
 
 /// The header of a call and of an answer that has the identity of the cluster which the call is for, or which answers.
@@ -142,6 +144,52 @@ pub struct ClusterMember {
     #[serde(default)]
     #[schema(example = 0)]
     pub lag: Option<u64>,
+    /// By how many milliseconds its clock is ahead of that of the member that answers, at the middle of what a round
+    /// trip leaves open; less than 0 when it is behind, and null when the two were not compared within a minute.
+    #[serde(default)]
+    #[schema(example = -12)]
+    pub clock_ahead_ms: Option<i64>,
+    /// How far that may be off in either direction, in milliseconds.
+    #[serde(default)]
+    #[schema(example = 3)]
+    pub clock_uncertain_ms: Option<u64>,
+    /// What the member that answers knows of its clock.
+    #[serde(default)]
+    pub clock: MemberClockState,
+}
+
+/// What is known of a member's clock. Clocks of members may differ by two seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberClockState {
+    /// Nothing is certain.
+    #[default]
+    Unknown,
+    /// It is not off from that of the member that answers, as far as a round trip can tell.
+    Near,
+    /// It is certainly off from those of most members, which agree with each other.
+    Off,
+    /// It is certainly too far from that of the member that answers, and no majority says which of the two is wrong.
+    Apart,
+}
+
+impl MemberClockState {
+    /// Every state, in the order of the declaration.
+    pub const ALL: [Self; 4] = [Self::Unknown, Self::Near, Self::Off, Self::Apart];
+
+    /// Returns what is known of the clock of this member.
+    #[must_use]
+    pub fn of(clocks: &ClocksSeen, member: u64) -> Self {
+        if clocks.off.contains_key(&member) {
+            Self::Off
+        } else if clocks.apart.contains_key(&member) {
+            Self::Apart
+        } else if clocks.ahead.contains_key(&member) {
+            Self::Near
+        } else {
+            Self::Unknown
+        }
+    }
 }
 
 /// A member from which another one takes nothing, or for which it waits.
@@ -223,6 +271,28 @@ pub fn went_back(member: u64) -> String {
         "the data directory of member {member} went back in time, as a restored copy does, and nothing is taken from \
          it: while another member leads, see `leasehold cluster --help`"
     )
+}
+
+/// Returns what is to be said of a member's clock, as member `by` sees it; `None` where nothing is certainly wrong.
+#[must_use]
+pub fn clock_trouble(by: u64, of: &ClusterMember) -> Option<String> {
+    let ClusterMember { member, clock_ahead_ms, .. } = of;
+    let ahead = clock_ahead_ms.unwrap_or_default();
+    let distance = in_words(Duration::from_millis(ahead.unsigned_abs()));
+    let way = if ahead < 0 { "behind" } else { "ahead of" };
+    match of.clock {
+        MemberClockState::Unknown | MemberClockState::Near => None,
+        MemberClockState::Off if *member == by => {
+            Some(format!("the clock of member {member} is off from those of most members"))
+        }
+        MemberClockState::Off => Some(format!(
+            "the clock of member {member} is off from those of most members: it is {distance} {way} that of member {by}"
+        )),
+        MemberClockState::Apart => Some(format!(
+            "the clock of member {member} is {distance} {way} that of member {by}, and no majority says which of them \
+             is wrong"
+        )),
+    }
 }
 
 /// The members of earlier versions all vote.

@@ -52,7 +52,8 @@ pub use check::{FieldError, Invalid};
 pub(crate) use claims::EndAnswer;
 pub use claims::{ClaimAnswer, ClaimJobs, ClaimNext, EndsAnswer, JobAndNext, NextJobs};
 pub use cluster::{
-    CLUSTER, ChangeCluster, ClusterHindrance, ClusterMember, ClusterRole, ClusterStatus, HindranceReason, went_back,
+    CLUSTER, ChangeCluster, ClusterHindrance, ClusterMember, ClusterRole, ClusterStatus, HindranceReason,
+    MemberClockState, clock_trouble, went_back,
 };
 pub use edit::EditJob;
 pub use event::{EventJob, JobEvent};

@@ -6,6 +6,7 @@ mod addresses;
 mod admin;
 mod asking;
 mod calling;
+mod clocks;
 mod connections;
 mod delivered;
 mod deputies;

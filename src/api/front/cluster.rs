@@ -19,7 +19,7 @@ use crate::api::json::ok;
 use crate::api::observe::{REQUEST_ID, request_id};
 use crate::peers::ClusterMap;
 use crate::store::{ChangeError, Hindrance, MemberChange, Standing};
-use crate::wire::{ChangeCluster, ClusterHindrance, ClusterMember, ClusterStatus};
+use crate::wire::{ChangeCluster, ClusterHindrance, ClusterMember, ClusterStatus, MemberClockState};
 
 /// The most bytes that an order has.
 const MAX_ORDER_BYTES: usize = 16 << 10;
@@ -29,7 +29,7 @@ const SERVED_WITHIN: Duration = Duration::from_secs(1);
 /// How long another member may take to lead: one that does not lead after this time does not take the lead.
 const LEADS_WITHIN: Duration = Duration::from_millis(1_200);
 /// A member that was not heard of for so long is not given the lead.
-const SILENT: Duration = Duration::from_secs(3);
+pub(super) const SILENT: Duration = Duration::from_secs(3);
 
 impl Front {
     pub(super) async fn status(State(front): State<Arc<Front>>, headers: HeaderMap, query: Query) -> Answer {
@@ -48,6 +48,7 @@ fn status_of(front: &Front) -> ClusterStatus {
     let hindrances = front.member.hindrances();
     let went_back = hindrances.iter().filter(|(_, hindrance)| **hindrance == Hindrance::WentBack);
     let went_back = went_back.map(|(member, _)| *member).collect();
+    let clocks = front.clocks_seen();
     let unequal = front.member.unequal();
     let uncertain = !unequal.members.is_empty() && !unequal.is_certain;
     let members = agreed.seats.iter().map(|(number, seat)| ClusterMember {
@@ -57,6 +58,9 @@ fn status_of(front: &Front) -> ClusterStatus {
         heard_ms: heard.get(number).map(|heard| u64::try_from(heard.ago.as_millis()).unwrap_or(u64::MAX)),
         version: heard.get(number).map(|heard| heard.knows),
         lag: leads.then(|| heard.get(number).map(|heard| committed.saturating_sub(heard.last))).flatten(),
+        clock_ahead_ms: clocks.ahead.get(number).map(|ahead| ahead.middle()),
+        clock_uncertain_ms: clocks.ahead.get(number).map(|ahead| ahead.uncertain()),
+        clock: MemberClockState::of(&clocks, *number),
     });
     ClusterStatus {
         cluster: cluster.to_string(),
@@ -122,7 +126,7 @@ async fn try_change(front: &Front, request: Request) -> Answer {
 }
 
 /// Hands the lead over, and waits until another member leads.
-async fn transfer(front: &Front, to: Option<u64>) -> Answer {
+pub(super) async fn transfer(front: &Front, to: Option<u64>) -> Answer {
     front.own.store.confirm_now().await?;
     let own = front.member.number();
     let votes = |member: u64| front.member.members().borrow().seats.get(&member).is_some_and(|seat| seat.votes);

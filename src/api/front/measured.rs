@@ -3,16 +3,23 @@
 use metrics::{counter, gauge};
 use tokio::sync::watch;
 
+use crate::clock::ClocksSeen;
 use crate::store::Standing;
 
-/// Records where the member stands, for whoever reads the metrics now.
-pub(super) fn record(standing: &Standing) {
+/// Records where the member stands, and what it knows of the members' clocks, for whoever reads the metrics now.
+pub(super) fn record(standing: &Standing, clocks: &ClocksSeen) {
     let Standing { term, leads, applied, committed, .. } = *standing;
     gauge!("leasehold_member_term").set(term as f64);
     gauge!("leasehold_member_leads").set(if leads { 1.0 } else { 0.0 });
     gauge!("leasehold_member_applied").set(applied as f64);
     gauge!("leasehold_member_committed").set(committed as f64);
     gauge!("leasehold_member_lag_entries").set(committed.saturating_sub(applied) as f64);
+    for (member, ahead) in &clocks.ahead {
+        let member = member.to_string();
+        gauge!("leasehold_member_clock_ahead_seconds", "member" => member).set(ahead.middle() as f64 / 1_000.0);
+    }
+    gauge!("leasehold_member_clocks_off").set(clocks.off.len() as f64);
+    gauge!("leasehold_member_clocks_apart").set(clocks.apart.len() as f64);
 }
 
 /// Counts the leaders that follow one another, until the store is closed.

@@ -4,10 +4,11 @@
 //! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads), [`forward`] (the way
 //! to the leader), [`claim`] (claims that move over to the next leader), [`kept`] (bodies of calls that may be made
 //! again), [`serving`] (the calls that are held up while the lead is handed over), [`deliveries`] (when claimed jobs
-//! have come to a client of a follower), [`identity`](mod@identity) (which cluster a call is for) and [`measured`]
-//! (metrics).
+//! have come to a client of a follower), [`cluster`] (where the member stands, and changes), [`clocks`] (whether the
+//! clocks of the members agree), [`identity`](mod@identity) (which cluster a call is for) and [`measured`] (metrics).
 
 mod claim;
+mod clocks;
 mod cluster;
 mod deliveries;
 mod forward;
@@ -35,6 +36,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(super) use clocks::compare_clocks;
 pub(super) use measured::count_leaders;
 pub use office::Office;
 
@@ -48,7 +50,7 @@ use super::json::{ok, with_body};
 use super::observe::{REQUEST_ID, observe, request_id};
 use super::of_peers::{OfPeers, PeerRoute};
 use super::system::{lives, unready};
-use crate::clock::Clock;
+use crate::clock::{Clock, MemberClocks};
 use crate::executor::{HttpExecutor, NoHttpClient};
 use crate::page;
 use crate::peers::{
@@ -94,6 +96,8 @@ pub struct MemberState {
     pub peer_secret: PeerSecret,
     /// The clock of the process.
     pub clock: Arc<dyn Clock>,
+    /// What is known of the clocks of the members.
+    pub clocks: Arc<MemberClocks>,
     /// What makes the calls that the leader gives to this member.
     pub executor: HttpExecutor,
     /// The tokens and their roles.
@@ -120,6 +124,7 @@ pub(super) struct Front {
     earlier_deliveries: BodyBudget,
     /// The budget of orders to change the members.
     orders: BodyBudget,
+    clocks: Arc<MemberClocks>,
     executor: HttpExecutor,
     metrics: PrometheusHandle,
     body_within: Duration,
@@ -138,7 +143,8 @@ impl Front {
         shutdown: CancellationToken,
         openapi: Bytes,
     ) -> Result<Self, NoHttpClient> {
-        let MemberState { member, map, store, office, peer_secret, clock, executor, access, metrics, limits } = state;
+        let MemberState { member, map, store, office, peer_secret, clock, clocks, executor, access, metrics, limits } =
+            state;
         let guard = Arc::new(Guard::new(access, address));
         let own = Own { office, store, address, openapi: openapi.clone(), serving: Arc::default() };
         let body_within = limits.body_within;
@@ -170,6 +176,7 @@ impl Front {
             peers: OfPeers::new(gate, clock, body_within, &[MESSAGES, CALLS]),
             earlier_deliveries: BodyBudget::new(DELIVERIES_BUDGET),
             orders: BodyBudget::new(ORDERS_BUDGET),
+            clocks,
             executor,
             metrics,
             body_within,
@@ -374,7 +381,7 @@ async fn readyz(State(front): State<Arc<Front>>) -> Answer {
 
 /// Returns the metrics of this process, with those of the whole store while it leads.
 async fn metrics(State(front): State<Arc<Front>>, request: Request) -> Response {
-    measured::record(&front.standing());
+    measured::record(&front.standing(), &front.clocks_seen());
     if let Some((router, _)) = front.own.router() {
         return call(router, request).await;
     }

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::*;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, MemberClocks, SystemClock};
 use crate::peers::{PeerSecret, Reached};
 use crate::store::waiting::MOST_WAITING_BYTES;
 use crate::store::{ChangeError, Heard, Hindrance, MemberChange, Standing, Unequal};
@@ -91,7 +91,8 @@ fn carrier_of(address: &str, members: Membership) -> (mpsc::UnboundedSender<Vec<
     let addresses = BTreeMap::from([(1, "http://127.0.0.1:1".into()), (2, address.into())]);
     let map = ClusterMap { cluster: "c".into(), member: 1, addresses, reached: Reached::default() };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    (give, Carrier::start(member, &map, Signer::new(secret(), "c/1", clock)).expect("a client"))
+    let clocks = Arc::new(MemberClocks::new(Arc::clone(&clock)));
+    (give, Carrier::start(member, &map, Signer::new(secret(), "c/1", clock), clocks).expect("a client"))
 }
 
 /// Serves as member 2 of an earlier version, which reads no heads, and hands on what it is sent.

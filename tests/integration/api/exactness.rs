@@ -14,7 +14,7 @@ use leasehold::store::{Role, Stream};
 use leasehold::wire::{
     BulkFilter, ClaimJobs, ClaimNext, ClusterRole, CompleteJob, Completion, ExcludedDates, FailJob, FinishJobs,
     HealthCheckName, HealthStatus, HeartbeatJob, HeartbeatJobs, HindranceReason, JobError, JobState, LeaseBeat,
-    OrphanAction, Period, PreviewSchedule, PutSchedule, ReleaseJob, SubmitJob, Subscribe, Then,
+    MemberClockState, OrphanAction, Period, PreviewSchedule, PutSchedule, ReleaseJob, SubmitJob, Subscribe, Then,
 };
 use regex::Regex;
 use serde_json::{Value, json};
@@ -249,6 +249,7 @@ fn it_lists_the_words_of_every_enum() {
         ("HealthCheckName", all(&HealthCheckName::ALL)),
         ("HealthStatus", all(&[HealthStatus::Ok, HealthStatus::Warn, HealthStatus::Error])),
         ("HindranceReason", all(&HindranceReason::ALL)),
+        ("MemberClockState", all(&MemberClockState::ALL)),
         ("JobOrder", all(&JobOrder::ALL)),
         ("JobState", all(&JobState::ALL)),
         ("Method", all(&Method::ALL)),

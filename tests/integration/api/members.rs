@@ -13,7 +13,7 @@ use bytes::Bytes;
 use leasehold::api::access::Access;
 use leasehold::api::{AppState, Limits, MemberState, Office, metrics, serve_member};
 use leasehold::client::{Client, ScheduleQuery};
-use leasehold::clock::{Clock, SystemClock};
+use leasehold::clock::{Clock, MemberClocks, SystemClock};
 use leasehold::executor::{HttpExecutor, Limits as CallLimits, TargetPolicy};
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::peers::{ClusterMap, Envelope, PeerSecret, Reached};
@@ -87,7 +87,9 @@ impl Member for Puppet {
         self.received.lock().push(message);
     }
 
-    fn hand_over(&self, _to: Option<u64>) {}
+    fn hand_over(&self, to: Option<u64>) {
+        self.standing.send_modify(|now| (now.term, now.leader, now.leads) = (now.term + 1, to, false));
+    }
 
     fn standing(&self) -> watch::Receiver<Standing> {
         self.standing.subscribe()
@@ -98,6 +100,7 @@ impl Member for Puppet {
 pub(super) struct Process {
     pub(super) address: SocketAddr,
     pub(super) puppet: Arc<Puppet>,
+    pub(super) clocks: Arc<MemberClocks>,
     office: Office,
     store: Arc<dyn Store>,
     pub(super) shutdown: CancellationToken,
@@ -149,6 +152,7 @@ impl Process {
         let puppet = Arc::new(Puppet { number: map.member, version, standing, received: Mutex::default() });
         let (office, shutdown, retired) = (Office::default(), CancellationToken::new(), CancellationToken::new());
         let address = listener.local_addr().expect("an address");
+        let clocks = Arc::new(MemberClocks::new(clock()));
         let state = MemberState {
             member: Arc::clone(&puppet) as Arc<dyn Member>,
             map,
@@ -156,6 +160,7 @@ impl Process {
             office: office.clone(),
             peer_secret: secret(),
             clock: clock(),
+            clocks: Arc::clone(&clocks),
             executor: executor(),
             access: Access::default(),
             metrics: metrics::install().expect("metrics"),
@@ -164,7 +169,7 @@ impl Process {
         let retiring = retired.clone();
         let serving =
             tokio::spawn(serve_member(listener, state, shutdown.clone(), async move { retiring.cancelled().await }));
-        Self { address, puppet, office, store, shutdown, retired, serving, _directory: directory }
+        Self { address, puppet, clocks, office, store, shutdown, retired, serving, _directory: directory }
     }
 
     /// Serves with a manager of its own from now on.
@@ -213,7 +218,7 @@ impl Process {
         Client::new(&self.url(""), None).expect("a client").with_max_retries(0)
     }
 
-    async fn status(&self) -> ClusterStatus {
+    pub(super) async fn status(&self) -> ClusterStatus {
         self.client().cluster().await.expect("an answer")
     }
 }

@@ -40,7 +40,7 @@ fn all() -> Files {
         HealthStatus, HeartbeatAnswer, HeartbeatItem, HeartbeatJob, HeartbeatJobs, HeldLease, HindranceReason,
         HistoryEntry, Hold,
         ItemError, JobAndNext, JobAnswer, JobError, JobEvent, JobOrder, JobState, KindLoad, Lease, LeaseBeat,
-        LimitState, MadeTrigger, Me, NextJobs, NotifyTarget, Orphan, OrphanAction, OrphanEvidence, OrphanNext,
+        LimitState, MadeTrigger, Me, MemberClockState, NextJobs, NotifyTarget, Orphan, OrphanAction, OrphanEvidence, OrphanNext,
         OrphanedJob, OutputItem, OutputPart, OutputStream, Page<Job>, Pause, Performance, Period, PieceOfOutput,
         PreviewSchedule, Problem, Progress, PutOutput, PutOutputs, PutSchedule, Queue, QueueOrder, Reason, RecallList,
         ReleaseJob, RetryOptions, RetryPolicy, Schedule, ServerHealth, SetLimit, SetRate, SetUrgent, SigningKey,
