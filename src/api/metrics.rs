@@ -150,6 +150,8 @@ pub const METRICS: &[Metric] = &[
         "Jobs taken from workers whose lease was over, by the rule that was followed"),
     metric("leasehold_overdue_total", Counter, "Attempts found to run for longer than expected"),
     metric("leasehold_timeouts_total", Counter, "Attempts ended at their time limit"),
+    metric("leasehold_moved_up_total", Counter,
+        "Waiting jobs that a clock had written that was ahead, and that were let run when they were meant to"),
     metric("leasehold_expired_total", Counter, "Jobs expired that nobody had claimed before their start deadline"),
     metric("leasehold_retention_removed_total", Counter, "Ended jobs removed at the end of their retention"),
     metric("leasehold_output_bytes_total", Counter, "Bytes of output that workers sent"),
@@ -239,6 +241,8 @@ pub const METRICS: &[Metric] = &[
         "Comparisons of this member's state with that of its leader, once a minute where something was written"),
     metric("leasehold_clock_offset_seconds", Gauge,
         "How far this machine's clock was ahead of the store's when they were last compared"),
+    labelled("leasehold_clock_steps_total", Counter, ("direction", || vec!["forward", "back"]),
+        "Times that this machine's clock was set by more than a second, and that was followed"),
     metric("leasehold_clock_off", Gauge,
         "1 while this machine's clock is further from the store's than clocks may differ; its monitor ends no job"),
 

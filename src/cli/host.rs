@@ -277,12 +277,19 @@ async fn serve_as_member(
         limits: shown.limits.clone(),
     };
     let (members, own) = (member.members(), member.number());
+    let is_right = {
+        let (clocks, members) = (Arc::clone(&clocks), members.clone());
+        Box::new(move || {
+            let voters: Vec<u64> = members.borrow().that_vote(true).collect();
+            clocks.seen(own, voters.iter().copied()).is_right(voters.len())
+        })
+    };
     let disagreement = move || clocks.seen(own, members.borrow().that_vote(true)).trouble(own);
     let clock = Arc::new(ContinuedClock::new(Arc::new(MemberClock::new(clock, disagreement)) as Arc<dyn Clock>));
     let executor = executor.with_deputy(deputies);
     let awake = AwakeClock::start(Arc::clone(&clock) as Arc<dyn Clock>);
     let means = Means { clock: awake, executor, ..means };
-    let leading = Leading { member, clock, means, shown, office, stages: stages.clone() };
+    let leading = Leading { member, clock, is_right, means, shown, office, stages: stages.clone() };
     let (failing, failed) = oneshot::channel();
     let mut leading = AbortOnDropHandle::new(tokio::spawn(async move {
         if let Err(failure) = leading.run().await {

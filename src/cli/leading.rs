@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
 use super::managing::{Managing, Means, Shown, retire};
 use crate::api::Office;
-use crate::clock::{Clock as _, ContinuedClock, Timestamp};
+use crate::clock::{Clock as _, ContinuedClock, FAR_AHEAD, Timestamp};
 use crate::store::{Member, Standing};
 
 /// How long another member may take to lead once this one has given that up. A follower that has the log needs a few
@@ -21,8 +21,8 @@ const HANDED_OVER_WITHIN: Duration = Duration::from_millis(2_500);
 /// When to hand over the lead once more: the store gives up a try after a second.
 const AGAIN_AFTER: Duration = Duration::from_millis(1_200);
 
-/// By how much a process that is alone may go on from a time that is ahead of its machine's clock.
-const BELIEVED_AHEAD: Duration = Duration::from_secs(600);
+/// How often a leader that goes on from a time that is far ahead of its clock looks whether that is wrong.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
 /// By how much clocks that are kept in time are apart at most.
 const WORTH_SAYING: Duration = Duration::from_millis(500);
@@ -32,6 +32,8 @@ pub(super) struct Leading {
     pub(super) member: Arc<dyn Member>,
     /// The clock of the means, which goes on from the times that leaders before have written.
     pub(super) clock: Arc<ContinuedClock>,
+    /// Returns whether the clock of this machine is certainly right, since most members' clocks show the same time.
+    pub(super) is_right: Box<dyn Fn() -> bool + Send + Sync>,
     pub(super) means: Means,
     pub(super) shown: Shown,
     /// Where the calls find the manager.
@@ -81,7 +83,7 @@ impl Leading {
                 standing = leads(&mut standing) => standing,
             };
             tracing::info!(term, member = self.member.number(), "this member leads the cluster");
-            go_on_from(&self.clock, time);
+            self.go_on_from(time);
             let since = self.clock.now();
             let (mark, manager) = (self.means.mark(), self.means.manager());
             let managing = match self.until_the_end(term, self.means.start(manager.clone(), Some(since))).await {
@@ -100,7 +102,7 @@ impl Leading {
                 }
             };
             self.office.take(managing.state(&self.shown), mark);
-            match self.until_the_end(term, std::future::pending::<()>()).await {
+            match self.until_the_end(term, self.keep_right()).await {
                 End::Stopping => {
                     self.stop(term, managing).await;
                     return Ok(());
@@ -110,6 +112,26 @@ impl Leading {
                     tracing::warn!(term, member = self.member.number(), "this member leads the cluster no longer");
                     managing.abandon().await;
                 }
+            }
+        }
+    }
+
+    /// Goes on from the latest time that the members have written, unless that is certainly wrong.
+    fn go_on_from(&self, written: Timestamp) {
+        if written.since(self.clock.now()) > FAR_AHEAD && (self.is_right)() {
+            go_back_from(&self.clock, written);
+        } else {
+            go_on_from(&self.clock, written);
+        }
+    }
+
+    /// Goes back to the machine's clock once it is certain that this one is right, and a time that the members have
+    /// written was not.
+    async fn keep_right(&self) {
+        loop {
+            sleep(LOOKS_EVERY).await;
+            if self.clock.is_ahead_by() > FAR_AHEAD && (self.is_right)() {
+                go_back_from(&self.clock, self.clock.now());
             }
         }
     }
@@ -183,17 +205,24 @@ pub(super) fn go_on_from(clock: &ContinuedClock, written: Timestamp) {
 }
 
 /// Goes on from the latest time in a store that only this machine writes to, unless its clock must have been wrong when
-/// that was written: time would go at half the speed for twice as long as the clock was ahead.
+/// that was written: time would go at half the speed for twice as long as the clock was ahead. Everything that compares
+/// stored times bears that they are to come.
 pub(super) fn go_on_alone_from(clock: &ContinuedClock, written: Timestamp) {
-    let behind = written.since(clock.now());
-    if behind <= BELIEVED_AHEAD {
+    if written.since(clock.now()) <= FAR_AHEAD {
         return go_on_from(clock, written);
     }
+    go_back_from(clock, written);
+}
+
+/// Begins at the machine's clock, which is far behind a time that was written.
+fn go_back_from(clock: &ContinuedClock, written: Timestamp) {
+    clock.go_back_from(written);
+    metrics::counter!("leasehold_clock_steps_total", "direction" => "back").increment(1);
     tracing::warn!(
-        ?behind,
+        behind = ?clock.set_back_by(),
         %written,
         "the latest time in the store is far ahead of this machine's clock, which was wrong then or is wrong now: time \
-         begins at the machine's clock"
+         goes on from the machine's clock"
     );
 }
 
@@ -223,11 +252,12 @@ mod tests {
     #[test]
     fn a_process_that_is_alone_does_not_go_on_from_a_time_that_is_far_ahead() {
         let now = Timestamp::from_millis(1_900_000_000_000);
-        for (ahead, goes_on) in [(600, true), (601, false), (365 * 86_400, false)] {
+        for (ahead, goes_on) in [(60, true), (61, false), (365 * 86_400, false)] {
             let clock = ContinuedClock::new(Arc::new(ManualClock::at(now)) as Arc<dyn Clock>);
             let written = now.plus(Duration::from_secs(ahead));
             go_on_alone_from(&clock, written);
             assert_eq!(clock.now() >= written, goes_on, "{ahead} s");
+            assert!(clock.set_back_by() >= Duration::from_secs(ahead - 1), "it is said");
         }
     }
 }

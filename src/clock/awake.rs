@@ -4,11 +4,12 @@
 //! machine sleeps, the process is stopped, or a virtual machine is paused. None of these is asked for. One thread
 //! moves a counter on every [`TICK`], by what has passed on the monotonic clock and by [`LONGEST_STEP`] at most:
 //! whatever kept it from running for longer has not counted. Where it runs and others wait for the processor, time
-//! counts.
+//! counts. While the store of leases does not answer ([`Clock::begin_asking`]), nobody can be heard either.
 //!
 //! Times in documents are those of the wall clock. [`AwakeTime`] says how much awake time had passed at which of them:
 //! a time that the wall clock has skipped has no awake time in it, and one that it was kept from showing has none
-//! either. So a jump of the wall clock ends nothing early.
+//! either. So a jump of the wall clock ends nothing early. Where the clock was set back, times that it shows once more
+//! are those of the second time: what was written the first time counts as younger than it is.
 
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -70,6 +71,8 @@ pub struct AwakeTime {
     began: AwakeInstant,
     /// When the latest gap was over.
     resumed: Option<AwakeInstant>,
+    /// When the clock was last set back.
+    set_back: Option<AwakeInstant>,
 }
 
 impl Mark {
@@ -91,7 +94,7 @@ impl AwakeTime {
     /// Returns the awake time of a process that was awake all the time until now.
     #[must_use]
     pub fn whole(now: Timestamp) -> Self {
-        Self { marks: vec![Mark { at: now, awake_ms: 0 }], began: AwakeInstant(0), resumed: None }
+        Self { marks: vec![Mark { at: now, awake_ms: 0 }], began: AwakeInstant(0), resumed: None, set_back: None }
     }
 
     /// Returns the awake time of a process that begins now: what was before it is a gap.
@@ -104,10 +107,26 @@ impl AwakeTime {
     /// Goes on to `now`, after so much awake time.
     pub fn go_on(&mut self, now: Timestamp, awake: Duration) {
         let last = self.last();
-        // Documents never go back in time, nor does the clock that stamps them.
-        let mark = Mark { at: now.max(last.at), awake_ms: last.awake_ms.saturating_add(signed_millis(awake)) };
-        self.marks.push(mark);
+        let awake_ms = last.awake_ms.saturating_add(signed_millis(awake));
+        let is_set_back = last.at.since(now) > LONGEST_STEP;
+        if is_set_back {
+            self.go_back(now);
+        }
+        // What two threads have read from the clock may be in another order.
+        self.marks.push(Mark { at: now.max(self.last().at), awake_ms });
+        if is_set_back {
+            self.set_back = Some(self.now());
+            self.resume();
+        }
         self.thin_out();
+    }
+
+    /// Forgets what the clock showed after `now`, to which it was set back. It will show these times once more, and a
+    /// lease that was written then must not be taken for one of before.
+    fn go_back(&mut self, now: Timestamp) {
+        let awake_ms = at(&self.marks, now);
+        self.marks.retain(|mark| mark.at < now);
+        self.marks.push(Mark { at: now, awake_ms });
     }
 
     /// Takes note of that a gap is over.
@@ -131,6 +150,12 @@ impl AwakeTime {
     #[must_use]
     pub const fn resumed(&self) -> Option<AwakeInstant> {
         self.resumed
+    }
+
+    /// Returns when the clock was last set back, if it was.
+    #[must_use]
+    pub const fn set_back(&self) -> Option<AwakeInstant> {
+        self.set_back
     }
 
     /// Returns the moment at which the clock showed this time, the latest one if it did so for a while; a time that is
@@ -164,7 +189,7 @@ impl AwakeTime {
         let own = self.marks.iter().filter(|mark| mark.at > first).copied();
         let own = std::iter::once(Mark { at: first, awake_ms: began }).chain(own);
         if earlier.is_empty() {
-            return Self { marks: own.collect(), began: AwakeInstant(began), resumed: self.resumed };
+            return Self { marks: own.collect(), began: AwakeInstant(began), ..self.clone() };
         }
         // Marks that are all to come were written by a clock that was wrong.
         let earlier = if earlier[0].at > first { &[Mark::UNKNOWN] } else { earlier };
@@ -172,7 +197,8 @@ impl AwakeTime {
         let earlier = earlier.iter().filter(|mark| mark.at < first);
         let shifted = earlier.map(|mark| Mark { awake_ms: mark.awake_ms.saturating_add(by), ..*mark });
         let began = AwakeInstant(began);
-        let mut joined = Self { marks: shifted.collect(), began, resumed: self.resumed.max(Some(began)) };
+        let resumed = self.resumed.max(Some(began));
+        let mut joined = Self { marks: shifted.collect(), began, resumed, set_back: self.set_back };
         for mark in own {
             joined.marks.push(mark);
             joined.thin_out();
@@ -258,6 +284,8 @@ pub struct AwakeClock {
     clock: Arc<dyn Clock>,
     monotonic: Arc<dyn Fn() -> Instant + Send + Sync>,
     awake: Mutex<(AwakeTime, Instant)>,
+    /// Since when the store is asked and has not answered.
+    asks_since: Mutex<Option<Instant>>,
 }
 
 impl AwakeClock {
@@ -277,7 +305,7 @@ impl AwakeClock {
     #[must_use]
     pub fn timed_by(clock: Arc<dyn Clock>, monotonic: Arc<dyn Fn() -> Instant + Send + Sync>) -> Self {
         let awake = Mutex::new((AwakeTime::beginning(clock.now()), monotonic()));
-        Self { clock, monotonic, awake }
+        Self { clock, monotonic, awake, asks_since: Mutex::default() }
     }
 
     /// Counts what has passed since the last tick.
@@ -287,14 +315,20 @@ impl AwakeClock {
         let (time, last) = &mut *awake;
         let passed = monotonic.saturating_duration_since(*last);
         let skipped = now.since(time.last().at).saturating_sub(passed);
-        let counted = Duration::from_millis(millis(passed.min(LONGEST_STEP)));
+        let is_deaf = self.asks_since.lock().is_some_and(|since| is_long(monotonic, since));
+        let counted = if is_deaf { Duration::ZERO } else { Duration::from_millis(millis(passed.min(LONGEST_STEP))) };
         time.go_on(now, counted);
         if passed > LONGEST_STEP || skipped > LONGEST_STEP {
             time.resume();
         }
         // What is left of a millisecond counts with the next tick.
-        *last = if passed > LONGEST_STEP { monotonic } else { *last + counted };
+        *last = if passed > LONGEST_STEP || is_deaf { monotonic } else { *last + counted };
     }
+}
+
+/// Returns whether a question that is under way since then has waited for its answer for so long that it is a gap.
+fn is_long(now: Instant, since: Instant) -> bool {
+    now.saturating_duration_since(since) > LONGEST_STEP
 }
 
 fn count(clock: &Weak<AwakeClock>) {
@@ -320,6 +354,20 @@ impl Clock for AwakeClock {
 
     fn offset(&self) -> Option<Offset> {
         self.clock.offset()
+    }
+
+    fn begin_asking(&self) {
+        self.asks_since.lock().get_or_insert_with(|| (self.monotonic)());
+    }
+
+    fn end_asking(&self) {
+        let Some(since) = *self.asks_since.lock() else { return };
+        let was_deaf = is_long((self.monotonic)(), since);
+        if was_deaf {
+            self.tick();
+            self.awake.lock().0.resume();
+        }
+        *self.asks_since.lock() = None;
     }
 
     fn awake(&self) -> AwakeTime {

@@ -1,5 +1,5 @@
 //! A clock that goes on from a time that another machine has written, so that what machines write one after the other
-//! never goes back in time.
+//! does not go back in time, unless that time is known to be wrong.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ pub struct ContinuedClock {
     monotonic: Arc<dyn Fn() -> Instant + Send + Sync>,
     /// A time before which this clock shows none, and when it was that.
     floor: Mutex<(Timestamp, Instant)>,
+    /// The latest time that was written, or shown, before this clock went back.
+    highest: Mutex<Timestamp>,
 }
 
 impl ContinuedClock {
@@ -31,7 +33,8 @@ impl ContinuedClock {
     #[must_use]
     pub fn timed_by(clock: Arc<dyn Clock>, monotonic: Arc<dyn Fn() -> Instant + Send + Sync>) -> Self {
         let now = monotonic();
-        Self { clock, monotonic, floor: Mutex::new((Timestamp::MIN, now)) }
+        let (floor, highest) = (Mutex::new((Timestamp::MIN, now)), Mutex::new(Timestamp::MIN));
+        Self { clock, monotonic, floor, highest }
     }
 
     /// Goes on from a time that was written, unless this clock is later. Returns by how much it is earlier.
@@ -42,13 +45,31 @@ impl ContinuedClock {
         }
         behind
     }
+
+    /// Returns by how much the machine's clock is behind what this one shows.
+    #[must_use]
+    pub fn is_ahead_by(&self) -> Duration {
+        self.now().since(self.clock.now())
+    }
+
+    /// Shows what the machine's clock shows, although this one has shown, or others have written, a later time.
+    pub fn go_back_from(&self, written: Timestamp) {
+        let mut highest = self.highest.lock();
+        *highest = written.max(*highest).max(self.now());
+        *self.floor.lock() = (Timestamp::MIN, (self.monotonic)());
+    }
 }
 
 impl Clock for ContinuedClock {
     fn now(&self) -> Timestamp {
-        let (floor, since) = *self.floor.lock();
-        let passed = (self.monotonic)().saturating_duration_since(since);
-        self.clock.now().max(floor.plus(passed / 2))
+        let mut floor = self.floor.lock();
+        let passed = (self.monotonic)().saturating_duration_since(floor.1);
+        let (least, now) = (floor.0.plus(passed / 2), self.clock.now());
+        if now >= least {
+            // It has caught up. Where it is set back later, it is followed.
+            floor.0 = Timestamp::MIN;
+        }
+        now.max(least)
     }
 
     fn disagreement(&self) -> Option<String> {
@@ -56,7 +77,9 @@ impl Clock for ContinuedClock {
     }
 
     fn set_back_by(&self) -> Duration {
-        self.clock.set_back_by() + self.now().since(self.clock.now())
+        let now = self.now();
+        let by = self.highest.lock().since(now);
+        by.max(self.clock.set_back_by() + now.since(self.clock.now()))
     }
 
     fn offset(&self) -> Option<Offset> {
@@ -93,5 +116,18 @@ mod tests {
         assert_eq!((clock.now(), wall.now()), (at(30), at(30)));
         pass(10);
         assert_eq!(clock.now(), at(40));
+        // It is known that the time that was written is wrong.
+        clock.go_on_from(at(100));
+        assert_eq!(clock.is_ahead_by(), Duration::from_secs(60));
+        clock.go_back_from(at(90));
+        assert_eq!((clock.now(), clock.is_ahead_by()), (at(40), Duration::ZERO));
+        assert_eq!(clock.set_back_by(), Duration::from_secs(60), "which is said until it is made up for");
+        pass(60);
+        assert_eq!((clock.now(), clock.set_back_by()), (at(100), Duration::ZERO));
+        clock.go_on_from(at(110));
+        pass(20);
+        assert_eq!(clock.now(), at(120));
+        wall.turn_back(Duration::from_secs(60));
+        assert_eq!(clock.now(), at(60), "the machine's clock is followed, once it has caught up");
     }
 }

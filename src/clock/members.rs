@@ -172,6 +172,14 @@ impl ClocksSeen {
         Self { ahead, off, apart }
     }
 
+    /// Returns whether a majority of so many members, this one among them, certainly have the same time as this one.
+    #[must_use]
+    pub fn is_right(&self, members: usize) -> bool {
+        let differ = signed_millis(MEMBERS_DIFFER);
+        let near = self.ahead.values().filter(|ahead| ahead.least >= -differ && ahead.most <= differ);
+        near.count() > members / 2
+    }
+
     /// Says what is wrong with the clocks of the members, as the one of this number sees it; `None` where nothing is
     /// certainly wrong.
     #[must_use]

@@ -6,8 +6,9 @@
 //! and a wall clock that is elsewhere is followed when it has stood there for [`BELIEVED_AFTER`]; at once, when the
 //! system says that the machine slept for as long.
 //!
-//! Time never goes back within a process, since what was written would lie in the future. Where the wall clock was set
-//! back, time passes at half the speed until the two agree. It does not stand still: nothing would be due for as long.
+//! That goes for both directions. What was written before time went back lies in the future then: everything that
+//! compares stored times has to bear that (`ARCHITECTURE.md` has the list). Up to a second the time goes slower
+//! instead, at half the speed, as it does whenever a time server corrects the clock a little.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -43,8 +44,8 @@ pub struct SystemClock {
     ahead: AtomicI64,
     /// When the wall clock is to be looked at next, by the monotonic clock.
     next_look: AtomicI64,
-    /// By how much the wall clock was set back that the time does not follow yet.
-    set_back: AtomicI64,
+    /// The latest time that was shown before the time went back, by the wall clock.
+    highest: AtomicI64,
     latest: AtomicI64,
 }
 
@@ -56,20 +57,17 @@ struct Course {
     slept: i64,
     /// How far ahead of the time the wall clock is that is not believed yet, and since when.
     elsewhere: Option<(i64, i64)>,
-    /// Whether the wall clock was set back, and the time waits for it.
-    is_set_back: bool,
 }
 
 impl Course {
-    /// Looks at the wall clock.
-    fn look(&mut self, wall: i64, monotonic: i64, slept: i64) {
+    /// Looks at the wall clock. Returns by how much the time goes back, if it does.
+    fn look(&mut self, wall: i64, monotonic: i64, slept: i64) -> Option<i64> {
         let passed = (monotonic - std::mem::replace(&mut self.looked_at, monotonic)).max(0);
         let slept = slept - std::mem::replace(&mut self.slept, slept);
         let by = wall - monotonic - self.ahead;
-        if by.abs() <= NEAR || (self.is_set_back && by < 0) {
+        if by.abs() <= NEAR {
             // By half of what has passed at most, the time goes slower.
             self.ahead += by.max(-passed / 2);
-            self.is_set_back &= by < -NEAR;
             self.elsewhere = None;
         } else if slept > NEAR && (by - slept).abs() <= 2 * NEAR {
             self.ahead += by;
@@ -79,24 +77,13 @@ impl Course {
                 self.elsewhere.filter(|(before, _)| (by - before).abs() <= NEAR).unwrap_or((by, monotonic));
             self.elsewhere = Some((before, since));
             if monotonic - since >= BELIEVED_AFTER {
-                self.follow(by);
+                self.ahead += by;
+                self.elsewhere = None;
+                say_set(by);
+                return (by < 0).then_some(-by);
             }
         }
-    }
-
-    fn follow(&mut self, by: i64) {
-        let seconds = by.unsigned_abs() / 1_000;
-        if by > 0 {
-            tracing::warn!(seconds, "the machine's clock was set forward");
-            self.ahead += by;
-        } else {
-            tracing::warn!(
-                seconds,
-                "the machine's clock was set back: time passes at half the speed until the two agree"
-            );
-            self.is_set_back = true;
-        }
-        self.elsewhere = None;
+        None
     }
 }
 
@@ -107,13 +94,13 @@ impl SystemClock {
         let (wall, monotonic, slept) =
             ((sources.wall)().as_millis(), signed_millis((sources.monotonic)()), signed_millis((sources.slept)()));
         let ahead = wall - monotonic;
-        let course = Course { ahead, looked_at: monotonic, slept, elsewhere: None, is_set_back: false };
+        let course = Course { ahead, looked_at: monotonic, slept, elsewhere: None };
         Self {
             sources,
             course: Mutex::new(course),
             ahead: AtomicI64::new(ahead),
             next_look: AtomicI64::new(monotonic + LOOK_EVERY),
-            set_back: AtomicI64::new(0),
+            highest: AtomicI64::new(i64::MIN),
             latest: AtomicI64::new(wall),
         }
     }
@@ -128,10 +115,11 @@ impl SystemClock {
         if monotonic < self.next_look.load(Ordering::Relaxed) {
             return;
         }
-        course.look(wall, monotonic, signed_millis((self.sources.slept)()));
+        let back = course.look(wall, monotonic, signed_millis((self.sources.slept)()));
+        if let Some(by) = back {
+            self.highest.fetch_max(monotonic + course.ahead + by, Ordering::Relaxed);
+        }
         self.ahead.store(course.ahead, Ordering::Relaxed);
-        let set_back = if course.is_set_back { monotonic + course.ahead - wall } else { 0 };
-        self.set_back.store(set_back, Ordering::Relaxed);
         self.next_look.store(monotonic + LOOK_EVERY, Ordering::Relaxed);
     }
 }
@@ -160,12 +148,25 @@ impl Clock for SystemClock {
             self.look();
         }
         let now = monotonic + self.ahead.load(Ordering::Relaxed);
-        Timestamp::from_millis(now.max(self.latest.fetch_max(now, Ordering::Relaxed)))
+        let latest = self.latest.fetch_max(now, Ordering::Relaxed);
+        if latest - now > NEAR {
+            // It is from before the time went back. Another thread that was held up may write such a one again.
+            self.latest.store(now, Ordering::Relaxed);
+            return Timestamp::from_millis(now);
+        }
+        Timestamp::from_millis(now.max(latest))
     }
 
     fn set_back_by(&self) -> Duration {
-        Duration::from_millis(u64::try_from(self.set_back.load(Ordering::Relaxed)).unwrap_or(0))
+        Timestamp::from_millis(self.highest.load(Ordering::Relaxed)).since(self.now())
     }
+}
+
+/// Says that the time follows a clock that was set by so many milliseconds.
+fn say_set(by: i64) {
+    let (seconds, direction) = (by.unsigned_abs() / 1_000, if by > 0 { "forward" } else { "back" });
+    metrics::counter!("leasehold_clock_steps_total", "direction" => direction).increment(1);
+    tracing::warn!(seconds, "the machine's clock was set {direction}, and time goes on from there");
 }
 
 /// Returns for how long the machine has slept since it was started.

@@ -261,12 +261,12 @@ impl Manager {
         self.is_too_far_off().or_else(|| self.shared.clock.disagreement()).or_else(|| self.is_set_back())
     }
 
-    /// Returns that this machine's clock was set back, and time waits for it.
+    /// Returns that this machine's clock was set back, and has not come as far again.
     fn is_set_back(&self) -> Option<String> {
         let by = Some(self.shared.clock.set_back_by()).filter(|by| *by >= WORTH_SAYING)?;
         Some(format!(
-            "the clock of this machine is {:.0} s behind the times that were written before it was set back: until it \
-             has caught up, time passes at half the speed, and what is due comes late",
+            "the clock of this machine was set back, and is {:.0} s behind the latest time that it has shown: due \
+             times of schedules up to that time have been performed, and are not performed once more",
             by.as_secs_f64()
         ))
     }
@@ -292,6 +292,16 @@ impl Manager {
     #[must_use]
     pub fn awake(&self) -> AwakeTime {
         self.shared.clock.awake()
+    }
+
+    /// Takes note of that the store is asked whether leases have ended ([`Clock::begin_asking`]).
+    pub fn begin_asking(&self) {
+        self.shared.clock.begin_asking();
+    }
+
+    /// Takes note of that the store has answered, or is asked no more.
+    pub fn end_asking(&self) {
+        self.shared.clock.end_asking();
     }
 
     /// Returns the time by this manager's clock.

@@ -80,7 +80,7 @@ words! {
         Store = "store",
         /// Whether the store lets its jobs be counted.
         Counts = "counts",
-        /// Whether the clocks of this machine and of the store agree.
+        /// Whether the clocks of this machine and of the store agree, or those of a cluster's members.
         Clock = "clock",
         /// Whether every document of the store can be read.
         Documents = "documents",
@@ -111,7 +111,7 @@ impl HealthCheckName {
             Self::Writes => "The store takes writes.",
             Self::Store => "Every part of the store is in order.",
             Self::Counts => "The store lets its jobs be counted.",
-            Self::Clock => "The clocks of this machine and of the store agree.",
+            Self::Clock => "The clocks of this machine and of the store agree, and those of the members.",
             Self::Documents => "Every document of the store that was met can be read.",
             Self::Equality => "Documents can be read at rest, and are the same at all members of a cluster.",
             Self::Opening => "The store was whole when it was opened.",

@@ -72,6 +72,48 @@ fn a_wall_clock_that_goes_at_half_the_speed_loses_no_awake_time() {
 }
 
 #[test]
+fn no_awake_time_passes_while_the_store_does_not_answer() {
+    let process = Process::begin();
+    process.run(10_000);
+    process.clock.begin_asking();
+    process.run(900);
+    process.clock.end_asking();
+    assert_eq!(process.awake_since(0), 10_900, "an answer that comes in time is no gap");
+    process.clock.begin_asking();
+    process.run(300_000);
+    process.clock.begin_asking();
+    process.run(300_000);
+    process.clock.end_asking();
+    assert_eq!(process.awake_since(0), 11_900);
+    let awake = process.clock.awake();
+    assert_eq!(awake.resumed(), Some(awake.now()));
+    process.clock.end_asking();
+    process.run(10_000);
+    assert_eq!(process.awake_since(0), 21_900);
+}
+
+#[test]
+fn times_that_a_clock_shows_once_more_are_those_of_the_second_time() {
+    let process = Process::begin();
+    process.run(60_000);
+    process.wall.turn_back(Duration::from_secs(3_600));
+    process.tick(100, 100);
+    let awake = process.clock.awake();
+    assert_eq!(awake.set_back(), Some(awake.now()));
+    assert_eq!(awake.resumed(), awake.set_back(), "it is a gap");
+    process.run(30_000);
+    let since = |awake: &AwakeTime, seconds: i64| {
+        super::super::millis(awake.since(Timestamp::from_millis(at(0).as_millis() + seconds * 1_000)))
+    };
+    let awake = process.clock.awake();
+    // Half a minute ago it was 00:01:00.1 for the second time.
+    assert_eq!([-3_530, -3_510, 0, 59].map(|second| since(&awake, second)), [20_100, 100, 0, 0]);
+    assert_eq!(since(&awake, -3_600), 3_690_100, "what was before the process began was a while ago all the same");
+    process.run(3_600_000);
+    assert_eq!([0, 60].map(|second| since(&process.clock.awake(), second)), [90_100, 30_100]);
+}
+
+#[test]
 fn what_passes_between_two_processes_is_a_gap_and_what_passed_under_the_first_counts() {
     let first = Process::begin();
     first.run(30_000);

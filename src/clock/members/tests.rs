@@ -87,6 +87,19 @@ fn what_a_round_trip_leaves_open_is_held_against_nobody() {
 }
 
 #[test]
+fn a_clock_is_right_only_where_a_majority_certainly_shows_the_same_time() {
+    for (of_two, round_trip, of_three, is_right) in
+        [(0, 10, None, true), (3_000, 10, Some(0), true), (3_000, 10, None, false), (0, 8_000, None, false)]
+    {
+        let machine = Machine::new();
+        machine.ask(2, of_two, round_trip);
+        of_three.into_iter().for_each(|ahead| machine.ask(3, ahead, 10));
+        assert_eq!(machine.seen(3).is_right(3), is_right, "{of_two} {of_three:?}");
+    }
+    assert!(!Machine::new().seen(3).is_right(3), "nothing is known of the others");
+}
+
+#[test]
 fn the_shortest_round_trip_counts_until_one_contradicts_it_or_it_is_old() {
     let machine = Machine::new();
     machine.ask(2, 300, 10);
