@@ -114,7 +114,9 @@ impl Hosts {
             hosts.retain(|_, host| host.taken > 0 || host.left_alone_until > Some(now));
         }
         let host = hosts.entry(name.to_owned()).or_default();
-        if let Some(until) = host.left_alone_until.filter(|until| *until > now) {
+        // One that is further ahead is by a clock that was set back since.
+        let left_alone = host.left_alone_until.filter(|until| *until > now && until.since(now) <= LEFT_ALONE_AT_MOST);
+        if let Some(until) = left_alone {
             return Found::None(Admission::Down(until.since(now)));
         }
         if host.failures >= FAILURES && host.taken > 0 {

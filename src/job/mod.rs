@@ -67,7 +67,7 @@ pub use unique::Replacement;
 pub(crate) use requirement::OfferedLabels;
 pub(crate) use word_enum::words;
 
-use crate::clock::Timestamp;
+use crate::clock::{FAR_AHEAD, Timestamp};
 
 /// A job as the store keeps it. It is changed only by the functions of [`transition`], [`hold`], [`edit`],
 /// [`oversight`] and [`notice`].
@@ -142,6 +142,49 @@ impl Job {
     pub fn backs_off_since(&self) -> Option<Timestamp> {
         let last = self.history.entries().last()?;
         (last.from == Some(JobState::Running) && last.to == JobState::Available).then_some(last.at)
+    }
+
+    /// Returns the time of a write of the job at `now`: times never go back, but from where no clock can have been
+    /// unless it was wrong.
+    fn next_update(&self, now: Timestamp) -> Timestamp {
+        if self.updated_at > now.plus(FAR_AHEAD) { now } else { now.max(self.updated_at) }
+    }
+
+    /// Returns whether the job can be claimed, as far as the time goes: its `run_at` has come, or had come when a clock
+    /// that was far ahead of this one has written it.
+    #[must_use]
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        self.run_at <= now || self.waits_by_another_clock(now) == Some(Duration::ZERO)
+    }
+
+    /// Returns how long the job was to wait when a clock that was far ahead of this one has written it; `None` when
+    /// none has, and when somebody has named the time at which it is to run.
+    fn waits_by_another_clock(&self, now: Timestamp) -> Option<Duration> {
+        if self.updated_at <= now.plus(FAR_AHEAD) {
+            return None;
+        }
+        match self.backs_off_since() {
+            Some(since) => Some(self.run_at.since(since)),
+            None => (self.run_at <= self.updated_at).then_some(Duration::ZERO),
+        }
+    }
+
+    /// Returns whether the job waits longer than it was to, since a clock that was far ahead of this one has written
+    /// it.
+    #[must_use]
+    pub fn is_written_ahead(&self, now: Timestamp) -> bool {
+        let wait = self.waits_by_another_clock(now).filter(|_| self.state == State::Available);
+        wait.is_some_and(|wait| self.run_at > now.plus(wait))
+    }
+
+    /// Lets a job that a clock has written that was far ahead of this one run when it was meant to.
+    ///
+    /// # Errors
+    /// [`Refusal::NotYet`] when it does not wait longer than it was to.
+    pub fn move_up(&self, actor: &Actor, now: Timestamp) -> Result<Change, Refusal> {
+        let wait = self.waits_by_another_clock(now).filter(|_| self.is_written_ahead(now)).ok_or(Refusal::NotYet)?;
+        let edit = Edit { run_at: Some(now.plus(wait)), ..Edit::default() };
+        self.edit(&edit, actor, Some("the clock was ahead when it was written, and was set back"), now)
     }
 
     /// Returns how long the job waited for its latest attempt after it was due; `None` before the first attempt, and

@@ -113,7 +113,7 @@ impl Job {
         }
         let mut rest = self.clone();
         rest.outbox.retain(|notice| !numbers.contains(&notice.number));
-        rest.updated_at = now.max(self.updated_at);
+        rest.updated_at = self.next_update(now);
         Some(rest)
     }
 

@@ -150,7 +150,7 @@ impl Job {
         if self.hold.is_some() {
             return Err(Refusal::Held);
         }
-        if self.run_at > now {
+        if !self.is_due(now) {
             return Err(Refusal::NotDue(self.run_at));
         }
         let lease = Lease {
@@ -200,7 +200,7 @@ impl Job {
         }
         let mut beating = self.clone();
         beating.state = State::Running(Box::new(running));
-        beating.updated_at = now.max(self.updated_at);
+        beating.updated_at = self.next_update(now);
         Ok(beating)
     }
 
@@ -458,7 +458,7 @@ impl Job {
         if self.state.name().is_final() {
             self.hold = None;
         }
-        self.updated_at = now.max(self.updated_at);
+        self.updated_at = self.next_update(now);
         self.record(Some(from), event, actor, reason, now);
     }
 

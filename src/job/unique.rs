@@ -73,7 +73,7 @@ impl Job {
             replaced.run_at = latest.map_or(run_at, |latest| run_at.min(latest));
         }
         replaced.expires_at = with.expires_at.or(self.expires_at);
-        replaced.updated_at = now.max(self.updated_at);
+        replaced.updated_at = self.next_update(now);
         Some(replaced)
     }
 }

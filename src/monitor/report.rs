@@ -24,6 +24,8 @@ pub struct Report {
     pub timed_out: usize,
     /// The number of jobs that no worker had started by their start deadline.
     pub expired: usize,
+    /// The number of jobs that a clock had written that was ahead, and that were let run when they were meant to.
+    pub moved_up: usize,
     /// The number of jobs that were removed.
     pub removed: usize,
     /// The number of jobs that were moved to the archive.
@@ -49,6 +51,7 @@ impl Report {
     pub(super) fn count(&mut self, action: Action, policy: OrphanPolicy) {
         let (counter, number) = match action {
             Action::Expire => ("leasehold_expired_total", &mut self.expired),
+            Action::MoveUp => ("leasehold_moved_up_total", &mut self.moved_up),
             Action::TimeOut => ("leasehold_timeouts_total", &mut self.timed_out),
             Action::MarkOverdue => ("leasehold_overdue_total", &mut self.overdue),
             Action::Flag(_) => ("leasehold_orphans_flagged_total", &mut self.flagged),

@@ -17,14 +17,15 @@
 //! gap makes a lease longer than by its term, however many there are.
 //!
 //! A time that lies far in the future was written by a clock that was wrong. In a store that only this process writes
-//! to, it counts as the moment at which this process began, so that the lease of a dead worker ends. Where others
-//! write, it may be that of a machine whose clock is ahead, and whose workers live.
+//! to, it counts as the moment at which this process began, came to lead or had its clock set back, whichever was last,
+//! so that the lease of a dead worker ends. Where others write, it may be that of a machine whose clock is ahead, and
+//! whose workers live.
 
 use std::time::Duration;
 
 use super::config::MonitorConfig;
 use crate::clock::{AwakeInstant, AwakeTime, FAR_AHEAD, Offset, Timestamp};
-use crate::job::{Actor, Change, Job, Lease, OrphanPolicy, Recovery, Refusal, Running, State};
+use crate::job::{Actor, Change, Job, JobState, Lease, OrphanPolicy, Recovery, Refusal, Running, State};
 
 /// The times by which jobs are judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub struct Rules {
     clock_is_off: bool,
     heartbeat_stale: Option<Duration>,
     leads_since: Option<Timestamp>,
-    /// Whether only this process writes to the store, for as long as it lives.
+    /// Whether only this process writes to the store, for as long as it lives or leads.
     is_alone: bool,
 }
 
@@ -53,7 +54,7 @@ impl Rules {
             clock_is_off: false,
             heartbeat_stale: config.heartbeat_stale,
             leads_since: config.leads_since,
-            is_alone: own_store && config.leads_since.is_none(),
+            is_alone: own_store,
         }
     }
 
@@ -90,15 +91,33 @@ impl Rules {
         self.leads_since.map_or(moment, |since| moment.max(awake.at(since)))
     }
 
-    /// Returns the time after which no job can have been written, unless by a clock that was wrong.
-    pub(super) fn future(&self, now: Timestamp) -> Option<Timestamp> {
+    /// Returns the time after which no heartbeat can have been written, unless by a clock that was wrong.
+    fn future(&self, now: Timestamp) -> Option<Timestamp> {
         self.is_alone.then(|| now.plus(FAR_AHEAD))
+    }
+
+    /// Returns whether a job that was written far ahead of this clock was written by one that was wrong.
+    fn knows_what_is_ahead(&self) -> bool {
+        !self.clock_is_off && self.clock_skew < FAR_AHEAD
+    }
+
+    /// Returns the time after which jobs were written by a clock that was wrong, and the states of those that do not
+    /// come to be looked at in time for that.
+    pub(super) fn written_ahead(&self, now: Timestamp) -> Option<(Timestamp, Vec<JobState>)> {
+        let states = match self.is_alone {
+            true => vec![JobState::Running, JobState::Available],
+            // A running one may be that of a machine whose clock is ahead.
+            false => vec![JobState::Available],
+        };
+        self.knows_what_is_ahead().then(|| (now.plus(FAR_AHEAD), states))
     }
 
     /// Returns the moment of a time at which a job was written.
     fn moment(&self, time: Timestamp, (now, awake): (Timestamp, &AwakeTime)) -> AwakeInstant {
         match self.future(now).is_some_and(|future| time > future) {
-            true => awake.began(),
+            true => {
+                self.not_before_the_lead(awake.set_back().map_or(awake.began(), |set| set.max(awake.began())), awake)
+            }
             false => awake.at(time),
         }
     }
@@ -131,6 +150,8 @@ impl Rules {
 pub enum Action {
     /// Expires a job that no worker started in time.
     Expire,
+    /// Lets a job that waits run when it was meant to, which was written by a clock that was ahead.
+    MoveUp,
     /// Takes a job from its worker, since its lease expired longer ago than the grace.
     Recover,
     /// Ends an attempt that has exceeded its time limit. The worker had the grace to report that itself.
@@ -156,7 +177,11 @@ pub fn decide(job: &Job, now: Timestamp, awake: &AwakeTime, rules: &Rules) -> Op
     match &job.state {
         State::Available => {
             let is_too_late = job.start_deadline().is_some_and(|deadline| deadline.plus(rules.clock_skew) <= now);
-            (is_too_late && !rules.clock_is_off).then_some(Action::Expire)
+            let is_ahead = rules.knows_what_is_ahead() && job.is_written_ahead(now);
+            match is_too_late && !rules.clock_is_off {
+                true => Some(Action::Expire),
+                false => is_ahead.then_some(Action::MoveUp),
+            }
         }
         State::Running(running) => decide_running(job, running, (now, awake), rules),
         State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } | State::Expired { .. } => None,
@@ -213,6 +238,7 @@ impl Action {
         let ran = || job.lease().map(|lease| awake.since(lease.acquired_at)).unwrap_or_default();
         match self {
             Self::Expire => job.expire(&actor(), now).map(written),
+            Self::MoveUp => job.move_up(&actor(), now),
             Self::Recover => {
                 let over_for = job.lease().and_then(|lease| rules.over_for(lease, (now, awake)));
                 job.recover(&actor(), &Recovery { over_for, grace: rules.lease_grace(), policy, chance }, now)

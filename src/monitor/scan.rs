@@ -153,13 +153,15 @@ impl Scans {
     }
 
     async fn watch(&self, scan: Scan, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, ManagerError> {
+        // Until the store answers a search, no heartbeat can be written either.
+        self.manager.begin_asking();
         // A queue's own orphan policy decides what happens to its jobs.
         self.manager.know_queues().await?;
         let mut report = Report::default();
-        if let Some(future) = self.rules.future(now).filter(|_| scan == Scan::Watch) {
+        if let Some((future, states)) = self.rules_now().written_ahead(now).filter(|_| scan == Scan::Watch) {
             // The time of their next check is to come as well.
-            let running = Filter { states: vec![JobState::Running], updated_after: Some(future), ..Filter::default() };
-            let mut pages = Pages::of(running, SortField::UpdatedAt, MAX_PAGES);
+            let ahead = Filter { states, updated_after: Some(future), ..Filter::default() };
+            let mut pages = Pages::of(ahead, SortField::UpdatedAt, MAX_PAGES);
             self.look_through(&mut pages, scan, now, may_act, &mut report).await?;
         }
         let after = self.resume.lock().remove(&scan);
@@ -186,7 +188,9 @@ impl Scans {
     ) -> Result<End, ManagerError> {
         let mut reached = None;
         while let Some(search) = pages.next() {
+            self.manager.begin_asking();
             let page = self.manager.search(search).await?;
+            self.manager.end_asking();
             report.looked_at += page.len();
             pages.passed(&page);
             reached = page.last().and_then(|found| found.job.watch_at());

@@ -149,7 +149,7 @@ impl<Handed> Board<Handed> {
         let capacity = if lane.asked { config.capacity } else { config.capacity.min(UNASKED_CAPACITY) };
         if lane.shares.has(&candidate.job) {
             // What is not due yet waits for its time first.
-            let candidate = if candidate.job.run_at <= now { self.held.keep(candidate)? } else { candidate };
+            let candidate = if candidate.job.is_due(now) { self.held.keep(candidate)? } else { candidate };
             let is_left = self.members.leaves(&candidate.job.spec.queue, &candidate.job.spec.kind);
             let left = (is_left && candidate.job.run_at < now.plus(HORIZON)).then(|| candidate.clone());
             lane.add(candidate, now, capacity);

@@ -104,6 +104,8 @@ pub(super) struct Lane {
     pub(super) known_until: Timestamp,
     /// The clock that says how much awake time a back-off has had.
     pub(super) clock: Option<Arc<dyn Clock>>,
+    /// When the candidates that are due later were last looked through for those that have become due.
+    pub(super) promoted_at: Timestamp,
     /// When a claim last named the queue, or else when the lane was created.
     pub(super) last_claim_at: Timestamp,
     /// Whether a claim has ever named the queue.
@@ -128,7 +130,7 @@ impl Lane {
             return;
         }
         self.remove(&id);
-        if candidate.job.run_at > now {
+        if !candidate.job.is_due(now) {
             return self.keep_later(candidate, now, capacity);
         }
         if self.puts_off(&candidate, now, capacity) {
@@ -225,7 +227,7 @@ impl Lane {
         if self.admits(&candidate.job, &key) {
             self.foreign.insert(candidate.job.id.clone());
             self.add(candidate, now, capacity);
-        } else if self.kinds.is_some() && candidate.job.run_at <= now {
+        } else if self.kinds.is_some() && candidate.job.is_due(now) {
             self.remove(&candidate.job.id);
             self.foreign.insert(candidate.job.id.clone());
             self.keep_beyond(candidate, key, true);
@@ -235,7 +237,7 @@ impl Lane {
     /// Returns whether a job of another's partition that was just written here is handed out here, since a claim waits
     /// in vain or the own jobs are less urgent. Others would find it by a search only.
     pub(super) fn wants_at_once(&self, job: &Job, now: Timestamp) -> bool {
-        job.run_at <= now
+        job.is_due(now)
             && match self.first_wanted() {
                 None => !self.waiting.is_empty(),
                 Some(own) => job.spec.priority > own.spec.priority,
@@ -311,7 +313,7 @@ impl Lane {
     }
 
     /// Makes the lane one of which nothing is known, apart from the jobs that it holds.
-    fn unknown(&mut self) {
+    pub(super) fn unknown(&mut self) {
         (self.looked_up_at, self.looked_elsewhere) = (None, None);
         (self.resume, self.reached, self.frontier) = (None, None, None);
         if let Some(turns) = &mut self.turns {

@@ -40,6 +40,9 @@ impl Lane {
 
     /// Moves the later candidates that have become due to the due ones.
     pub(super) fn promote(&mut self, now: Timestamp) {
+        if std::mem::replace(&mut self.promoted_at, now).since(now) > LONGEST_STEP {
+            self.go_back(now);
+        }
         while let Some(entry) = self.later.first_entry() {
             if entry.key().0 > now {
                 return;
@@ -50,6 +53,21 @@ impl Lane {
                 self.insert_due(candidate);
             }
         }
+    }
+
+    /// Looks through what is kept of times by a clock that was set back since.
+    fn go_back(&mut self, now: Timestamp) {
+        for candidate in std::mem::take(&mut self.later).into_values() {
+            self.positions.remove(&candidate.job.id);
+            if !candidate.job.is_due(now) {
+                self.keep_until(candidate.job.run_at, candidate);
+            } else if !self.puts_off(&candidate, now, usize::MAX) {
+                self.insert_due(candidate);
+            }
+        }
+        self.unknown();
+        self.met_others_in.clear();
+        self.last_claim_at = self.last_claim_at.min(now);
     }
 
     fn keep_until(&mut self, time: Timestamp, candidate: Versioned) {

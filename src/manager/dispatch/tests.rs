@@ -33,8 +33,8 @@ fn job(queue_name: &str, id: &str, priority: i64, after: i64) -> Versioned {
         ..JobSpec::new(queue(queue_name), Kind::new("k").expect("a name"))
     };
     let run_at = Timestamp::from_millis(START + after);
-    let id = JobId::new(id).expect("an id");
-    let job = Job::submit(id, Arc::new(spec), Body::Empty, (run_at, None), &Actor::system("test"), run_at);
+    let (id, now) = (JobId::new(id).expect("an id"), Timestamp::from_millis(START + after.min(0)));
+    let job = Job::submit(id, Arc::new(spec), Body::Empty, (run_at, None), &Actor::system("test"), now);
     Versioned { job: Arc::new(job), version: Version { place: Place::Main, primary_term: 1, seq_no: 1 } }
 }
 

@@ -23,6 +23,8 @@ enum Event {
     Stutter { times: u64, millis: u64 },
     /// The wall clock is set forward.
     Step(u64),
+    /// The wall clock is set back.
+    StepBack(u64),
     /// The server is killed, and started again after so long.
     Restart(u64),
 }
@@ -34,6 +36,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (1_000_u64..600_000).prop_map(Event::StopServer),
         2 => (2_u64..30, 1_001_u64..5_000).prop_map(|(times, millis)| Event::Stutter { times, millis }),
         1 => (1_000_u64..3_600_000).prop_map(Event::Step),
+        1 => (1_000_u64..7_200_000).prop_map(Event::StepBack),
         1 => (100_u64..3_600_000).prop_map(Event::Restart),
     ]
 }
@@ -102,7 +105,7 @@ impl Model {
         self.clock.tick();
         let (now, awake) = (self.clock.now(), self.vigil.goes_on_with(self.clock.awake()));
         // A scan is as fast as it can be, and comes before the heartbeat.
-        let action = super::super::decide(&self.job, now, &awake, &rules(0, 0));
+        let action = super::super::decide(&self.job, now, &awake, &alone());
         if let Some(action @ (Action::Recover | Action::TimeOut)) = action {
             self.ended.get_or_insert((action, self.awake));
         }
@@ -143,6 +146,7 @@ impl Model {
                 }
             }
             Event::Step(millis) => self.pass(millis, 0),
+            Event::StepBack(millis) => self.wall.turn_back(Duration::from_millis(millis)),
             Event::Restart(millis) => {
                 self.pass(millis, millis);
                 self.clock = Self::clock(&self.wall, &self.passed, self.start);
@@ -236,10 +240,65 @@ fn lease_of(job: &Job, second: u64) -> Lease {
     job.lease().expect("running").clone()
 }
 
+/// The rules of a process that is alone on its store.
+fn alone() -> Rules {
+    Rules::of(&MonitorConfig { orphan_grace: Duration::ZERO, ..MonitorConfig::default() }, true)
+}
+
+#[test]
+fn a_store_that_was_away_for_ten_minutes_leaves_leases_a_third_of_their_term() {
+    for beats in [true, false] {
+        let mut model = Model::new(TERM, None);
+        model.play(Event::Run(590));
+        model.beats = beats;
+        model.clock.begin_asking();
+        // Nobody can write a heartbeat, and no scan sees anything.
+        for _ in 0..6_000 {
+            model.pass(100, 100);
+            model.clock.tick();
+        }
+        model.clock.end_asking();
+        model.play(Event::Run(TERM.as_secs() * 10 / 3));
+        assert_eq!(model.ended, None);
+        model.play(Event::Run(TERM.as_secs() * 20));
+        assert_eq!(model.ended.is_none(), beats, "{:?}", model.ended);
+    }
+}
+
+#[test]
+fn an_hour_back_takes_nothing_from_a_worker_that_beats_and_ends_the_lease_of_a_dead_one() {
+    for beats in [true, false] {
+        let mut model = Model::new(TERM, None);
+        model.play(Event::Run(36_000));
+        model.beats = beats;
+        model.play(Event::StepBack(3_600_000));
+        model.play(Event::Run(1_200));
+        assert_eq!(model.ended.is_none(), beats, "{:?}", model.ended);
+    }
+}
+
+#[test]
+fn a_member_that_comes_to_lead_ends_no_lease_that_was_written_an_hour_ahead_before_its_term_is_over() {
+    let leads_since = Some(at(1_000));
+    let rules =
+        Rules::of(&MonitorConfig { orphan_grace: Duration::ZERO, leads_since, ..MonitorConfig::default() }, true);
+    let mut job = running(None);
+    job.spec = Arc::new(JobSpec { timeout: None, expected_runtime: None, ..(*job.spec).clone() });
+    let ahead = job.heartbeat(&proof(), None, Duration::ZERO, at(4_600)).expect("held");
+    // It was there as a follower all the time.
+    let mut awake = AwakeTime::beginning(at(0));
+    let mut decided = Vec::new();
+    for second in [1_000, 1_000 + TERM.as_secs() - 1, 1_000 + 2 * TERM.as_secs()] {
+        awake.go_on(at(second), Duration::from_secs(second).saturating_sub(awake.since(at(0))));
+        decided.push(super::super::decide(&ahead, at(second), &awake, &rules));
+    }
+    assert_eq!(decided, [None, None, Some(Action::Recover)]);
+}
+
 #[test]
 fn a_lease_of_a_year_ahead_ends_after_its_term_when_its_worker_is_dead() {
     let year = 365 * 86_400;
-    let alone = Rules::of(&MonitorConfig { orphan_grace: Duration::ZERO, ..MonitorConfig::default() }, true);
+    let alone = alone();
     let mut job = running(None);
     job.spec = Arc::new(JobSpec { timeout: None, expected_runtime: None, ..(*job.spec).clone() });
     let ahead = job.heartbeat(&proof(), None, Duration::ZERO, at(year)).expect("held");
@@ -277,23 +336,28 @@ proptest! {
         after in prop::collection::vec(event(), 0..25),
     ) {
         let mut model = Model::new(term, None);
+        let is_set_back = before.iter().chain(&after).any(|event| matches!(event, Event::StepBack(_)));
         before.into_iter().for_each(|event| model.play(event));
         model.beats = false;
         let heard = model.awake;
+        let again = after.iter().filter(|event| matches!(event, Event::StepBack(_) | Event::Restart(_))).count() as u64;
         for event in after {
             model.play(event);
         }
-        model.run_until(4 * term.as_secs());
+        model.run_until(4 * term.as_secs() + 25 * (60 + term.as_secs()));
         let (_, ended) = model.ended.expect("the lease has ended");
-        // What a server that is killed has not written down is lost: a second for each.
-        let most = 2 * millis(term) + 1_000 + 25 * 1_100;
+        // What a server that is killed has not written down is lost: a second for each. And a heartbeat that is ahead
+        // counts from each step back and each start, and as one of now where it is ahead by less than a minute.
+        let ahead = if is_set_back { (again + 1) * (60_000 + millis(term)) } else { 0 };
+        let most = 2 * millis(term) + 1_000 + 25 * 1_100 + ahead;
         prop_assert!(ended - heard <= most, "{} of {most}", ended - heard);
     }
 
     #[test]
     fn a_time_limit_counts_awake_time(events in prop::collection::vec(event(), 0..25)) {
         let mut model = Model::new(TERM, Some(TIMEOUT));
-        for event in events {
+        // A clock that was set back lets the limit count from then.
+        for event in events.into_iter().filter(|event| !matches!(event, Event::StepBack(_))) {
             model.play(event);
         }
         model.run_until(2 * TIMEOUT.as_secs());
