@@ -10,32 +10,40 @@
 //! successor of a monitor that died copies some entries again, under the same ids, and leaves none out. Without a
 //! position, every history is copied.
 //!
+//! A clock that was set back shows times once more that the position has passed. The pass after that begins before the
+//! step, by the time that has really passed since the pass before, and leaves out what the audit has: entries between
+//! the two positions. Those that follow leave out the jobs that were not written since. Where versions do not say that,
+//! as on Elasticsearch, their entries come again, under the same ids.
+//!
 //! The audit can miss entries in the middle of a history of more than fifty that were folded away before a pass, and
 //! jobs that were removed before one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::pages::{MayAct, Pages};
 use super::report::Report;
-use crate::clock::Timestamp;
+use crate::clock::{FAR_AHEAD, Timestamp};
 use crate::job::{Job, JobId, RecordName};
 use crate::manager::audit_entry;
 use crate::query::{Filter, SortField};
 use crate::store::record::body;
 use crate::store::{
-    AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Refresh, Store, StoreError, Version, WriteError,
+    AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Refresh, Store, StoreError, Version, Versioned, WriteError,
 };
 
 /// The name of the record that holds the position.
 const NAME: &str = "audit";
 /// The longest time between a write's own timestamp and the search that can find it: a write and a refresh.
 const LATENESS: Duration = Duration::from_secs(30);
+/// How long before its first pass a process that finds the clock set back may have written jobs: it does not know when
+/// the pass before was.
+const UNSEEN: Duration = Duration::from_secs(60 * 60);
 /// The most pages that one run reads.
 const MAX_PAGES: usize = 50;
 
@@ -46,6 +54,24 @@ struct Position {
     since: Timestamp,
     /// The pass that is under way, if any.
     pass: Option<Pass>,
+    /// What is in the audit although it is not from before `since`, after the clock was set back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ahead: Option<Ahead>,
+}
+
+/// What a clock has written that was set back since, and that is in the audit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Ahead {
+    /// When it was found that the clock was set back. Entries from this time on that are in the audit were written
+    /// before.
+    from: Timestamp,
+    /// Entries from before this time are in the audit, if they were written before the clock was set back.
+    until: Timestamp,
+    /// The number of a write of the store behind which everything was written after that: its term and its number,
+    /// where all writes are numbered in one order.
+    mark: Option<(u64, u64)>,
+    /// Whether a pass has ended that began after the clock was set back: the audit has what is before the mark.
+    is_through: bool,
 }
 
 /// A pass over the jobs.
@@ -59,7 +85,52 @@ struct Pass {
 
 impl Position {
     /// The position of an empty audit.
-    const NONE: Self = Self { since: Timestamp::MIN, pass: None };
+    const NONE: Self = Self { since: Timestamp::MIN, pass: None, ahead: None };
+
+    /// Returns the position from which a pass goes on at `now`, when so much time has passed since the last one began;
+    /// and whether that is another one, since the clock was set back.
+    fn at(self, now: Timestamp, passed: Duration, lateness: Duration) -> (Self, bool) {
+        let skew = lateness.saturating_sub(LATENESS);
+        let began = self.pass.map_or(self.since.plus(lateness), |pass| pass.began);
+        // Another monitor's clock may be ahead.
+        if self == Self::NONE || now.plus(skew).plus(lateness) >= began {
+            return (self, false);
+        }
+        let since = now.minus(passed).minus(lateness).min(self.since);
+        let until = self.ahead.map_or(self.since, |ahead| ahead.until.max(self.since));
+        (Self { since, pass: None, ahead: Some(Ahead { from: now, until, mark: None, is_through: false }) }, true)
+    }
+
+    /// Returns whether an entry is to be copied.
+    fn lacks(&self, at: Timestamp) -> bool {
+        let is_copied = |ahead: Ahead| !ahead.is_through && ahead.from < at && at < ahead.until;
+        at >= self.since && !self.ahead.is_some_and(is_copied)
+    }
+
+    /// Returns whether the audit has all of a job in this version, which was written before the clock was set back.
+    fn has(&self, version: Version) -> bool {
+        let mark = self.ahead.filter(|ahead| ahead.is_through).and_then(|ahead| ahead.mark);
+        mark.is_some_and(|mark| (version.primary_term, version.seq_no) <= mark)
+    }
+
+    /// Returns the number of the first entry of a job that the audit may lack: those before a time that goes back were
+    /// written before the clock was set back.
+    fn first_of(&self, job: &Job) -> u32 {
+        if !self.ahead.is_some_and(|ahead| ahead.is_through) {
+            return 0;
+        }
+        let entries: Vec<_> = job.history.numbered().map(|(number, entry)| (number, entry.at)).collect();
+        let back = entries.windows(2).rev().find(|two| two[0].1 > two[1].1);
+        back.map_or(0, |two| two[1].0)
+    }
+
+    /// Returns the position when a pass has ended, and the next one begins with this time.
+    fn through(self, next: Timestamp) -> Self {
+        // Once the clock has come as far again, nothing that is in the audit is found any more.
+        let ahead = self.ahead.filter(|ahead| next <= ahead.until.plus(FAR_AHEAD));
+        let ahead = ahead.map(|ahead| Ahead { is_through: true, ..ahead });
+        Self { since: next, pass: None, ahead }
+    }
 }
 
 /// Copies the jobs' histories to the audit.
@@ -67,6 +138,8 @@ pub struct Auditor {
     store: Arc<dyn Store>,
     /// The longest time after an entry's timestamp at which it may be found for the first time.
     lateness: Duration,
+    /// When the last run began.
+    last_run: Mutex<Option<Instant>>,
     /// Whether the next run forgets the position.
     anew: AtomicBool,
     /// The number and time of the last entry that was copied of each job, as far as the next pass finds it again: it is
@@ -78,7 +151,13 @@ impl Auditor {
     /// Creates an auditor for a store whose writers' clocks differ by no more than `skew`.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, skew: Duration) -> Self {
-        Self { store, lateness: LATENESS + skew, anew: AtomicBool::new(false), handed_over: Mutex::default() }
+        Self {
+            store,
+            lateness: LATENESS + skew,
+            last_run: Mutex::default(),
+            anew: AtomicBool::new(false),
+            handed_over: Mutex::default(),
+        }
     }
 
     /// Returns the auditor; if `anew` is set, its first run copies every history again.
@@ -107,7 +186,19 @@ impl Auditor {
             self.forget().await?;
             self.anew.store(false, Ordering::Relaxed);
         }
-        let (mut position, mut version) = self.position().await?;
+        let (position, mut version) = self.position().await?;
+        let passed = self.last_run.lock().replace(Instant::now()).map_or(UNSEEN, |last| last.elapsed());
+        let (mut position, is_set_back) = position.at(now, passed, self.lateness);
+        if is_set_back {
+            tracing::warn!(since = %position.since, "the clock was set back: the audit goes on from before that");
+            self.handed_over.lock().clear();
+            version = self.reach(position, version).await?;
+        }
+        if let Some(ahead) = position.ahead.as_mut().filter(|ahead| ahead.mark.is_none())
+            && self.store.is_exclusive()
+        {
+            ahead.mark = version.map(|own| (own.primary_term, own.seq_no));
+        }
         let mut pass = position.pass.unwrap_or(Pass { began: now, reached: position.since });
         let filter = Filter { updated_after: Some(just_before(pass.reached)), ..Filter::default() };
         // What was acknowledged before this moment must be found.
@@ -123,14 +214,18 @@ impl Auditor {
             report.looked_at += page.len();
             // The next pass begins here.
             let next = pass.began.minus(self.lateness).max(position.since);
-            report.audited += self.hand_over(page.iter().map(|found| &*found.job), position.since, next).await?;
-            match page.last().filter(|_| pages.rest().is_some()) {
+            let jobs = page.iter().filter(|found| !position.has(found.version)).map(|found| &*found.job);
+            report.audited += self.hand_over(jobs, &position, next).await?;
+            // What is further ahead was written before the clock was set back, and found by the pass after that.
+            let is_through = position.ahead.is_some_and(|ahead| ahead.is_through);
+            let is_ahead = |last: &Versioned| is_through && last.job.updated_at > now.plus(FAR_AHEAD);
+            match page.last().filter(|last| pages.rest().is_some() && !is_ahead(last)) {
                 Some(last) => {
                     pass.reached = last.job.updated_at;
                     position.pass = Some(pass);
                 }
                 None => {
-                    position = Position { since: next, pass: None };
+                    position = position.through(next);
                     self.handed_over.lock().retain(|_, (_, at)| *at >= next);
                     report.unfinished = false;
                 }
@@ -140,12 +235,12 @@ impl Auditor {
         Ok(report)
     }
 
-    /// Copies the entries of these jobs from `since` on that are not in the audit, and returns their number. Remembers
+    /// Copies the entries of these jobs that are not in the audit at this position, and returns their number. Remembers
     /// the entries from `next` on, which the next pass finds again.
     async fn hand_over(
         &self,
         jobs: impl Iterator<Item = &Job>,
-        since: Timestamp,
+        position: &Position,
         next: Timestamp,
     ) -> Result<usize, StoreError> {
         let mut entries: Vec<AuditEntry> = Vec::new();
@@ -153,8 +248,12 @@ impl Auditor {
         for job in jobs.filter(|job| !job.spec.queue.is_internal()) {
             // A later entry of a smaller number is that of another job, submitted under the id of one that is gone.
             let before = self.handed_over.lock().get(&job.id).copied();
-            let is_new = |number: u32, at: Timestamp| before.is_none_or(|(last, then)| number > last || at > then);
-            let new = job.history.numbered().filter(|(number, entry)| is_new(*number, entry.at) && entry.at >= since);
+            let first = position.first_of(job);
+            let is_new = |number: u32, at: Timestamp| {
+                number >= first && before.is_none_or(|(last, then)| number > last || at > then)
+            };
+            let new =
+                job.history.numbered().filter(|(number, entry)| is_new(*number, entry.at) && position.lacks(entry.at));
             let count = entries.len();
             entries.extend(new.map(|(number, entry)| audit_entry::entry(job, number, entry)));
             if entries.len() > count

@@ -231,6 +231,39 @@ async fn what_is_copied_anew_is_in_the_files_again_and_shown_once() {
     }
 }
 
+/// Of jobs that ended before the clock was set, that go on after it, and that come after it; by one auditor, and by one
+/// that is new each time.
+async fn a_clock_that_is_set_by_an_hour_leaves_nothing_out_and_doubles_nothing(site: Site) {
+    let hour = Duration::from_secs(3_600);
+    let (auditor, mut jobs, mut transitions) = (site.auditor(), 0, 0);
+    let mut round = async |auditor: &Auditor| {
+        site.submit(3).await;
+        site.complete_one().await;
+        (jobs, transitions) = (jobs + 3, transitions + 5);
+        for _ in 0..3 {
+            while site.run(auditor).await.unfinished {}
+            site.clock.advance(Duration::from_secs(10));
+        }
+        assert_eq!(site.ids().await.len(), transitions, "none is left out");
+        assert_eq!(site.entries().await.len(), transitions, "none is there twice");
+    };
+    for _ in 0..3 {
+        round(&auditor).await;
+        site.clock.advance(Duration::from_secs(600));
+    }
+    for step in [-1, 1, -1, -2, 3] {
+        match u32::try_from(step) {
+            Ok(forward) => site.clock.advance(forward * hour),
+            Err(_) => site.clock.turn_back(hour * i32::unsigned_abs(step)),
+        }
+        round(&auditor).await;
+        site.clock.advance(Duration::from_secs(600));
+        round(&auditor).await;
+    }
+    site.clock.turn_back(hour);
+    round(&site.auditor()).await;
+}
+
 async fn a_pass_that_was_interrupted_leaves_nothing_out(site: Site) {
     // More than one page of jobs, some of which are written again while the pass goes on.
     let jobs = site.submit(1_500).await;
@@ -426,5 +459,6 @@ on_each_store!(
     an_auditor_that_knows_nothing_tells_nothing_new,
     a_job_that_is_submitted_again_after_its_removal_is_there_as_often,
     a_pass_that_was_interrupted_leaves_nothing_out,
+    a_clock_that_is_set_by_an_hour_leaves_nothing_out_and_doubles_nothing,
     it_is_read_by_pages_the_newest_first,
 );
