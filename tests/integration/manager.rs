@@ -23,7 +23,8 @@ use amend::*;
 use events::{
     a_feed_goes_on_at_another_manager_with_what_the_store_has, a_feed_goes_on_in_the_ring_right_after_what_it_saw,
     a_filter_lets_through_what_it_names, a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same,
-    every_transition_is_told_once_and_in_order, what_happened_since_a_time_is_told_before_what_happens,
+    every_transition_is_told_once_and_in_order, what_another_manager_writes_after_the_clock_was_set_back_is_told,
+    what_happened_since_a_time_is_told_before_what_happens,
 };
 use limits::*;
 use lines::*;
@@ -241,6 +242,7 @@ cases! {
     a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same,
     a_feed_goes_on_in_the_ring_right_after_what_it_saw,
     a_feed_goes_on_at_another_manager_with_what_the_store_has,
+    what_another_manager_writes_after_the_clock_was_set_back_is_told,
     what_happened_since_a_time_is_told_before_what_happens,
     a_filter_lets_through_what_it_names,
     no_more_jobs_of_a_key_run_than_it_says,

@@ -1,6 +1,7 @@
 //! What happens, told to those who follow it.
 
 use std::collections::BTreeSet;
+use std::str::FromStr;
 
 use async_trait::async_trait;
 use leasehold::job::EventName;
@@ -142,6 +143,42 @@ pub(super) async fn a_feed_goes_on_at_another_manager_with_what_the_store_has(si
             break;
         }
         assert!(live.job_id == submitted.job_id && all.contains(&(live.entry.event, live.number)), "{live:?}");
+    }
+}
+
+/// What another manager writes is found by searches, by its times; the feed of this one goes by no time.
+pub(super) async fn what_another_manager_writes_after_the_clock_was_set_back_is_told(site: Site) {
+    let mut feed = follow(&site.manager, EventsFrom::Now).await;
+    let other = if site.store.is_exclusive() { site.manager.clone() } else { site.another_manager() };
+    let submit = async || {
+        let mut answers = other.submit(&caller(), vec![new_job()]).await;
+        answers.pop().expect("one answer").expect("taken").job.versioned.job.id.clone()
+    };
+    let (mut told, mut expected) = (Vec::new(), Vec::new());
+    for step in [0, -1, 1, -1] {
+        let hours = Duration::from_secs(3_600) * i32::unsigned_abs(step);
+        if step < 0 {
+            site.clock.turn_back(hours)
+        } else {
+            site.clock.advance(hours)
+        }
+        expected.push(submit().await);
+        while told.len() < expected.len() {
+            let (_, event) = event(&mut feed).await;
+            told.push(event.job_id);
+        }
+    }
+    assert_eq!(told, expected, "each once");
+    // One that goes on elsewhere from a time that is to come hears that something may be missing.
+    let to_come = EventId::from_str(&format!("{}-0-0", site.clock.now().as_millis() + 3_600_000)).expect("a position");
+    let mut feed = follow(&other, EventsFrom::After(to_come)).await;
+    let mut is_gap = false;
+    while !is_gap {
+        match next(&mut feed).await {
+            FeedItem::Gap(_) => is_gap = true,
+            FeedItem::Event(..) => {}
+            FeedItem::Live(_) => panic!("nothing was said to be missing"),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-use crate::clock::Timestamp;
+use crate::clock::{FAR_AHEAD, Timestamp};
 use crate::job::Job;
 
 use crate::manager::Manager;
@@ -164,13 +164,17 @@ impl Manager {
                 EventsFrom::After(id) => (Some(id.at.minus(LATENESS)), ring.last()),
             }
         };
+        // The clock was set back since, and nobody knows how much of what follows it has shown before.
+        let now = shared.clock.now();
+        let is_set_back = matches!(from, EventsFrom::After(id) if id.at > now.plus(FAR_AHEAD));
+        let replay_from = replay_from.map(|from| if is_set_back { from.min(now.minus(LATENESS)) } else { from });
         let live_from = if replay_from.is_some() { seq } else { shared.observe.events.ring.lock().last() };
         let mut feed = EventFeed { seat, filter, seq, live_from: Some(live_from), waiting: VecDeque::new() };
         if let Some(since) = replay_from {
             let Replayed { events, complete } = self.replay(&feed.filter, since).await?;
             let told = |event: JobEvent| FeedItem::Event(EventId { at: event.entry.at, epoch: 0, seq: 0 }, event);
             feed.waiting.extend(events.into_iter().map(told));
-            if !complete {
+            if !complete || is_set_back {
                 feed.waiting.push_back(FeedItem::Gap(feed.position()));
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! A search does not find a write at once: it lags by a refresh, and the time in it is that of another machine's
 //! clock. So the tail never moves past events that are [`LATENESS`] old, reads the last seconds again each time, and
-//! the ring drops events that have arrived already.
+//! the ring drops events that have arrived already. Where the clock was set back, it goes back as well, by the time
+//! that has passed since it has read all that there was.
 
 use std::time::Duration;
 
@@ -33,11 +34,16 @@ const MAX_LAG: Duration = Duration::from_secs(60);
 
 /// Publishes other managers' events from `position` on, until no feed listens any more or the manager stops.
 pub(super) async fn follow(manager: Manager, mut position: Timestamp) {
-    let mut failing = false;
+    let (mut failing, mut read_at) = (false, Instant::now());
     while !manager.shared.observe.events.ring.lock().end_tail(Instant::now()) {
+        let (begun, now) = (Instant::now(), manager.shared.clock.now());
+        if position > now {
+            warn!("the clock was set back: events are followed from before that");
+            position = now.minus(read_at.elapsed() + LATENESS);
+        }
         match manager.publish_others(position).await {
             Ok(reached) => {
-                position = reached;
+                (position, read_at) = (reached, begun);
                 failing = false;
             }
             // Logged once; the events of the meantime are read when the store is back.
