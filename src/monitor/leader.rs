@@ -34,6 +34,11 @@ const RENEWALS: u32 = 3;
 /// again passes on how long it was awake.
 const FIRST_RENEWALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// For how many terms a monitor whose clock is off leaves the lease to others, once it has given it up for that.
+const GIVES_WAY_TERMS: u32 = 2;
+/// How long such a monitor keeps the lease that nobody else has taken, before it gives it up again.
+const GIVES_WAY_EVERY: Duration = Duration::from_secs(60);
+
 /// The content of the record. Who leads is decided without its times; of leases, the awake time is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Claim {
@@ -111,6 +116,8 @@ pub struct Leader {
     term: Duration,
     held: Option<Held>,
     foreign: Option<ForeignLease>,
+    /// When this monitor last gave up the lease for its clock.
+    gave_way: Option<Instant>,
     leadership: Arc<Leadership>,
     vigil: Arc<Vigil>,
 }
@@ -134,7 +141,7 @@ impl Leader {
         let host = host.as_deref().unwrap_or("host");
         let name = format!("{host}:{}:{}", std::process::id(), Uuid::new_v4().simple());
         let (leadership, vigil) = (Arc::default(), Arc::default());
-        Self { store, clock, monotonic, name, term, held: None, foreign: None, leadership, vigil }
+        Self { store, clock, monotonic, name, term, held: None, foreign: None, gave_way: None, leadership, vigil }
     }
 
     /// Returns the leader as one that notes in `vigil` what the leaders before it have written.
@@ -178,10 +185,26 @@ impl Leader {
     /// # Errors
     /// Returns the store's error. A leader goes on until its term is over.
     pub async fn step(&mut self) -> Result<(), WriteError<Record>> {
+        if self.held.is_some() && self.is_off() && self.has_not_given_way_for(GIVES_WAY_EVERY) {
+            tracing::warn!("this machine's clock is off: another monitor may take the lease");
+            self.gave_way = Some((self.monotonic)());
+            self.give_back().await;
+            return Ok(());
+        }
         match self.held.take() {
             Some(held) => self.renew(held).await,
             None => self.campaign().await,
         }
+    }
+
+    /// Returns whether this machine's clock is certainly further from the store's than clocks may differ: then nothing
+    /// is taken away here.
+    fn is_off(&self) -> bool {
+        self.clock.offset().is_some_and(|offset| offset.is_too_far)
+    }
+
+    fn has_not_given_way_for(&self, time: Duration) -> bool {
+        self.gave_way.is_none_or(|gave_way| (self.monotonic)().duration_since(gave_way) >= time)
     }
 
     async fn renew(&mut self, held: Held) -> Result<(), WriteError<Record>> {
@@ -225,6 +248,10 @@ impl Leader {
             .foreign
             .as_ref()
             .is_some_and(|lease| lease.version == record.version && began.duration_since(lease.since) >= term);
+        if is_free && self.is_off() && !self.has_not_given_way_for(GIVES_WAY_TERMS * self.term) {
+            // Another monitor takes it, if there is one.
+            return Ok(());
+        }
         if is_free || is_over {
             return self.take(claim.fence.saturating_add(1), Some(record.version)).await;
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::clock::ticks::TicksError;
-use leasehold::clock::{Clock, SystemClock};
+use leasehold::clock::{Clock, Offset, SystemClock, Timestamp};
 use leasehold::job::JobState;
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::monitor::leader::{Leader, Leadership};
@@ -89,6 +89,50 @@ cases! {
 
 async fn on_elasticsearch() -> Site {
     Site::on(engines::elasticsearch().await).await
+}
+
+/// A clock that is an hour ahead of the store's.
+struct OffClock(Arc<dyn Clock>);
+
+impl Clock for OffClock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn offset(&self) -> Option<Offset> {
+        let ahead = Duration::from_secs(3_600);
+        Some(Offset { behind: Duration::ZERO, ahead, is_too_far: true })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_clock_is_off_lets_another_monitor_lead_and_leads_on_where_there_is_none() {
+    let site = on_elasticsearch().await;
+    let watch = Stopwatch::started();
+    let mut right = Candidate::over(&site, &watch);
+    let (store, clock) = (Arc::clone(&site.store), Arc::new(OffClock(Arc::clone(&site.clock) as Arc<dyn Clock>)));
+    let now = watch.clone();
+    let leader = Leader::timed_by(store, clock, TERM, Arc::new(move || now.now()));
+    let mut off = Candidate { leadership: leader.leadership(), leader, watch: watch.clone() };
+    assert!(off.step().await, "nobody else leads");
+    // It is alone: it leaves the lease for two terms, and then leads on for a minute.
+    assert!(!off.step().await);
+    watch.advance(2 * TERM - Duration::from_millis(1));
+    assert!(!off.step().await);
+    watch.advance(Duration::from_millis(1));
+    assert!(off.step().await, "no other one has come");
+    for _ in 0..53 {
+        watch.advance(Duration::from_secs(1));
+        assert!(off.step().await);
+    }
+    watch.advance(Duration::from_secs(1));
+    assert!(!off.step().await, "it gives way once more");
+    assert!(right.step().await, "another one takes it at once");
+    for _ in 0..10 {
+        watch.advance(TERM / 3);
+        assert!(!off.step().await);
+        assert!(right.step().await);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
