@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinError;
+use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::handler::{Attempt, Ending, Handler, HandlerError};
 use super::roster::EndingHandle;
+use crate::clock::LONGEST_STEP;
 use crate::job::Json;
 use crate::manager::Outcome;
 
@@ -37,11 +39,22 @@ pub(super) async fn run(
 async fn end_called_for(ending: &EndingHandle, timeout: Option<Duration>) {
     match timeout {
         Some(timeout) => {
-            if tokio::time::timeout(timeout, ending.wait()).await.is_err() {
-                ending.end(Ending::TimedOut);
+            tokio::select! {
+                () = ending.wait() => {}
+                () = awake_for(timeout) => ending.end(Ending::TimedOut),
             }
         }
         None => ending.wait().await,
+    }
+}
+
+/// Waits until this process was awake for so long: what keeps it from running for longer than a second has kept the
+/// attempt from running as well.
+async fn awake_for(mut left: Duration) {
+    while !left.is_zero() {
+        let begun = Instant::now();
+        sleep(left.min(LONGEST_STEP / 2)).await;
+        left = left.saturating_sub(begun.elapsed().min(LONGEST_STEP));
     }
 }
 
@@ -82,4 +95,21 @@ fn panic_message(error: JoinError) -> String {
         literal.or_else(|| panic.downcast_ref::<String>().cloned())
     });
     format!("the handler panicked: {}", said.as_deref().unwrap_or("it did not say why"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_limit_counts_the_time_in_which_the_worker_runs() {
+        let limit = tokio::spawn(awake_for(Duration::from_secs(10)));
+        sleep(Duration::from_millis(4_100)).await;
+        // The machine sleeps, or the worker is stopped.
+        tokio::time::advance(Duration::from_secs(600)).await;
+        sleep(Duration::from_millis(4_000)).await;
+        assert!(!limit.is_finished(), "of the gap a second counts");
+        sleep(Duration::from_millis(2_000)).await;
+        assert!(limit.is_finished());
+    }
 }
