@@ -7,6 +7,7 @@ mod clocks;
 mod counting;
 mod leading;
 mod retention;
+mod steps;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,0 +1,120 @@
+//! A clock that is set back or forward by an hour: what compares stored times leaves nothing out and does nothing
+//! twice.
+//!
+//! `ARCHITECTURE.md` lists what compares stored times; the tests of the audit, of events and of schedules stand with
+//! those of each.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leasehold::clock::Clock as _;
+use leasehold::job::{JobError, JobId, JobSpec, JobState, RetryPolicy};
+use leasehold::manager::{ClaimRequest, NewJob, Outcome};
+use leasehold::monitor::{MonitorConfig, Retention, Scan, Scans};
+
+use super::{LEASE, PATIENCE, Site, cases, claim, completed, config, manager, new_job, spec};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const SECOND: Duration = Duration::from_secs(1);
+
+cases! {
+    jobs_that_wait_when_the_clock_is_set_back_are_handed_out_at_once,
+    a_wait_for_the_next_attempt_lasts_as_long_as_it_was_to_when_the_clock_is_set_back,
+    a_time_that_somebody_has_named_stays_when_the_clock_is_set,
+    nothing_is_removed_before_its_time_when_the_clock_is_set_back,
+    a_job_that_is_written_after_the_clock_was_set_back_has_the_time_of_then,
+}
+
+/// Claims a job; there is one.
+async fn take(site: &Site) -> JobId {
+    let claimed = site.manager.claim(ClaimRequest { wait: PATIENCE, ..claim("w", 1) }).await.expect("answered");
+    let job = claimed.jobs().first().expect("a job").versioned.job.clone();
+    claimed.delivered();
+    job.id.clone()
+}
+
+async fn jobs_that_wait_when_the_clock_is_set_back_are_handed_out_at_once(site: Site) {
+    let scans = site.scans(&config());
+    let mut waiting = BTreeSet::new();
+    for _ in 0..3 {
+        waiting.insert(site.submit(new_job()).await);
+    }
+    assert!(waiting.remove(&take(&site).await));
+    site.clock.turn_back(HOUR);
+    // From memory, and after a restart from the store.
+    assert!(waiting.remove(&take(&site).await));
+    let manager = manager(&site.store, &site.clock);
+    let scans_anew = Scans::new(manager.clone(), &config(), site.store.is_exclusive());
+    let site = Site { manager, ..site };
+    let report = site.scan(&scans_anew, Scan::Watch).await;
+    assert_eq!(report.moved_up, 1, "{report:?}");
+    assert!(waiting.remove(&take(&site).await));
+    let report = site.scan(&scans, Scan::Watch).await;
+    assert_eq!((report.moved_up, report.recovered()), (0, 0), "once: {report:?}");
+    site.clock.advance(2 * HOUR);
+    assert_eq!(site.scan(&scans, Scan::Watch).await.moved_up, 0);
+}
+
+async fn a_wait_for_the_next_attempt_lasts_as_long_as_it_was_to_when_the_clock_is_set_back(site: Site) {
+    let scans = site.scans(&config());
+    let wait = 30 * SECOND;
+    let retry = RetryPolicy { base: wait, factor: 1.0, max: wait, jitter: 0.0 };
+    let claimed = site.submit_and_claim(NewJob::of(JobSpec { retry, ..spec() })).await;
+    let error = JobError { code: "broken".to_owned(), message: String::new() };
+    let failed = Outcome::Failed { error, retryable: true, retry_after: None };
+    site.finish(&claimed, failed).await.expect("accepted");
+    site.clock.turn_back(HOUR);
+    assert_eq!(site.scan(&scans, Scan::Watch).await.moved_up, 1);
+    let waiting = site.job(&claimed.job.id).await;
+    assert_eq!(waiting.run_at, site.clock.now().plus(wait));
+    assert_eq!(site.scan(&scans, Scan::Watch).await.moved_up, 0);
+    site.clock.advance(wait);
+    assert_eq!(take(&site).await, claimed.job.id);
+}
+
+async fn a_time_that_somebody_has_named_stays_when_the_clock_is_set(site: Site) {
+    let scans = site.scans(&config());
+    let run_at = Some(site.clock.now().plus(HOUR));
+    let id = site.submit(NewJob { run_at, ..new_job() }).await;
+    for back in [true, false] {
+        if back {
+            site.clock.turn_back(HOUR)
+        } else {
+            site.clock.advance(2 * HOUR)
+        }
+        assert_eq!(site.scan(&scans, Scan::Watch).await.moved_up, 0, "back: {back}");
+        assert_eq!(Some(site.job(&id).await.run_at), run_at);
+    }
+    assert_eq!(take(&site).await, id);
+}
+
+async fn nothing_is_removed_before_its_time_when_the_clock_is_set_back(site: Site) {
+    let retention = Retention::all(Some(2 * HOUR));
+    let idempotency_window = SECOND;
+    let scans = site.scans(&MonitorConfig { retention, idempotency_window, ..config() });
+    let before = site.submit_and_claim(new_job()).await;
+    site.finish(&before, completed()).await.expect("accepted");
+    site.clock.turn_back(HOUR);
+    let after = site.submit_and_claim(new_job()).await;
+    site.finish(&after, completed()).await.expect("accepted");
+    site.clock.advance(2 * HOUR - SECOND);
+    assert_eq!(site.scan(&scans, Scan::Retention).await.removed, 0);
+    site.clock.advance(SECOND);
+    assert_eq!(site.scan(&scans, Scan::Retention).await.removed, 1);
+    assert!(site.is_gone(&after.job.id).await && !site.is_gone(&before.job.id).await);
+    site.clock.advance(HOUR);
+    assert_eq!(site.scan(&scans, Scan::Retention).await.removed, 1, "as much later as the clock was ahead");
+}
+
+async fn a_job_that_is_written_after_the_clock_was_set_back_has_the_time_of_then(site: Site) {
+    let claimed = site.submit_and_claim(new_job()).await;
+    site.clock.turn_back(HOUR);
+    let now = site.clock.now();
+    site.beat(&claimed).await;
+    let job = site.job(&claimed.job.id).await;
+    let lease = job.lease().expect("it runs").clone();
+    assert_eq!((job.updated_at, lease.heartbeat_at, lease.expires_at), (now, now, now.plus(LEASE)));
+    site.finish(&claimed, completed()).await.expect("accepted");
+    let job = site.job(&claimed.job.id).await;
+    assert_eq!((job.state.name(), job.updated_at), (JobState::Completed, now));
+}

@@ -1,0 +1,49 @@
+//! Schedules when the clock is set back or forward by an hour.
+
+use super::*;
+
+cases! {
+    a_clock_that_is_set_by_an_hour_performs_no_due_time_twice_and_leaves_none_out,
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn has_run(due: &DueTime) -> bool {
+    matches!(due.outcome, Outcome::Fired | Outcome::Late)
+}
+
+async fn a_clock_that_is_set_by_an_hour_performs_no_due_time_twice_and_leaves_none_out(site: Site) {
+    let site = site.by_steps_of(LONG_STEP);
+    let scheduler = site.scheduler();
+    let period = json!({"every_ms": 600_000, "anchor": Timestamp::from_millis(START).to_rfc3339()});
+    let fields = json!({"action": job_action(), "period": period, "margin_of_error_ms": 7_200_000});
+    let every = put(&scheduler, "every", fields).await;
+    let cron = json!({"cron": "56 17 * * *"});
+    let fields = json!({"action": job_action(), "period": cron, "margin_of_error_ms": 7_200_000});
+    let nightly = put(&scheduler, "nightly", fields).await;
+    let ran = |count: usize| move |found: &[DueTime]| found.iter().filter(|due| has_run(due)).count() >= count;
+    site.until(&scheduler, &every, ran(2)).await;
+    site.until(&scheduler, &nightly, ran(1)).await;
+
+    site.clock.turn_back(HOUR);
+    let next = scheduler.schedules().get(&every).await.expect("it is there").schedule.course.next_due_at;
+    assert!(next > Some(site.clock.now()), "it says when it goes on: {next:?}");
+    // Until the clock has come as far again and a while longer, by the clock; then it is set forward.
+    site.pass_until(Timestamp::from_millis(START + 1_200_000));
+    site.until(&scheduler, &every, ran(3)).await;
+    site.clock.advance(HOUR);
+    let found = site.until(&scheduler, &every, ran(8)).await;
+    let once = scheduler.schedules().due_times(&nightly, (Some(Timestamp::from_millis(START)), site.clock.now()), 100);
+    let once = once.await.expect("due times").items;
+    scheduler.shutdown().await;
+
+    assert_eq!(once.iter().filter(|due| has_run(due)).count(), 1, "{once:#?}");
+    let due: Vec<i64> = found.iter().map(|due| due.due_at.as_millis() - START).collect();
+    assert!(due.windows(2).all(|pair| pair[1] - pair[0] == 600_000), "none is left out: {due:?}");
+    let mut submitted = BTreeMap::new();
+    for job in site.jobs("work").await {
+        let of = job.job.spec.due.clone().expect("a due time");
+        *submitted.entry((of.schedule_id.to_string(), of.due_at)).or_insert(0) += 1;
+    }
+    assert!(submitted.values().all(|count| *count == 1), "none is performed twice: {submitted:#?}");
+}
