@@ -1,15 +1,15 @@
 //! One attempt: its handler, its time limit, and its outcome.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tokio::task::JoinError;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::handler::{Attempt, Ending, Handler, HandlerError};
 use super::roster::EndingHandle;
-use crate::clock::LONGEST_STEP;
+use crate::clock::{AwakeClock, Clock, LONGEST_STEP, SystemClock};
 use crate::job::Json;
 use crate::manager::Outcome;
 
@@ -41,20 +41,26 @@ async fn end_called_for(ending: &EndingHandle, timeout: Option<Duration>) {
         Some(timeout) => {
             tokio::select! {
                 () = ending.wait() => {}
-                () = awake_for(timeout) => ending.end(Ending::TimedOut),
+                () = awake_for(timeout, &**AWAKE) => ending.end(Ending::TimedOut),
             }
         }
         None => ending.wait().await,
     }
 }
 
+/// How long this process was awake. A thread of its own counts that: a handler that holds up the runtime runs.
+static AWAKE: LazyLock<Arc<AwakeClock>> = LazyLock::new(|| AwakeClock::start(Arc::new(SystemClock::default())));
+
 /// Waits until this process was awake for so long: what keeps it from running for longer than a second has kept the
 /// attempt from running as well.
-async fn awake_for(mut left: Duration) {
-    while !left.is_zero() {
-        let begun = Instant::now();
+async fn awake_for(limit: Duration, clock: &dyn Clock) {
+    let since = clock.awake().now();
+    loop {
+        let left = limit.saturating_sub(clock.awake().now().since(since));
+        if left.is_zero() {
+            return;
+        }
         sleep(left.min(LONGEST_STEP / 2)).await;
-        left = left.saturating_sub(begun.elapsed().min(LONGEST_STEP));
     }
 }
 
@@ -99,17 +105,44 @@ fn panic_message(error: JoinError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Instant;
+
+    use tokio::time::timeout;
+
     use super::*;
+    use crate::clock::{ManualClock, Timestamp};
 
     #[tokio::test(start_paused = true)]
     async fn a_time_limit_counts_the_time_in_which_the_worker_runs() {
-        let limit = tokio::spawn(awake_for(Duration::from_secs(10)));
-        sleep(Duration::from_millis(4_100)).await;
+        let (passed, start) = (Arc::new(AtomicU64::new(0)), Instant::now());
+        let millis = Arc::clone(&passed);
+        let monotonic = move || start + Duration::from_millis(millis.load(Ordering::SeqCst));
+        let wall = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
+        let clock = Arc::new(AwakeClock::timed_by(wall, Arc::new(monotonic)));
+        let of_limit = Arc::clone(&clock);
+        let limit = tokio::spawn(async move { awake_for(Duration::from_secs(10), &*of_limit).await });
+        let run = async |millis: u64| {
+            for _ in 0..millis / 100 {
+                passed.fetch_add(100, Ordering::SeqCst);
+                clock.tick();
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        run(4_100).await;
         // The machine sleeps, or the worker is stopped.
-        tokio::time::advance(Duration::from_secs(600)).await;
-        sleep(Duration::from_millis(4_000)).await;
+        passed.fetch_add(600_000, Ordering::SeqCst);
+        run(4_000).await;
         assert!(!limit.is_finished(), "of the gap a second counts");
-        sleep(Duration::from_millis(2_000)).await;
+        run(2_000).await;
         assert!(limit.is_finished());
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_holds_up_the_runtime_has_no_more_time_for_that() {
+        let limit = tokio::spawn(awake_for(Duration::from_secs(2), &**AWAKE));
+        tokio::task::yield_now().await;
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(timeout(Duration::from_millis(500), limit).await.is_ok());
     }
 }
