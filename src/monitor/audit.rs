@@ -113,14 +113,14 @@ impl Position {
         mark.is_some_and(|mark| (version.primary_term, version.seq_no) <= mark)
     }
 
-    /// Returns the number of the first entry of a job that the audit may lack: those before a time that goes back were
-    /// written before the clock was set back.
-    fn first_of(&self, job: &Job) -> u32 {
+    /// Returns the number of the first entry of a job that the audit may lack: those before a time that goes back by
+    /// more than clocks differ were written before the clock was set back.
+    fn first_of(&self, job: &Job, lateness: Duration) -> u32 {
         if !self.ahead.is_some_and(|ahead| ahead.is_through) {
             return 0;
         }
         let entries: Vec<_> = job.history.numbered().map(|(number, entry)| (number, entry.at)).collect();
-        let back = entries.windows(2).rev().find(|two| two[0].1 > two[1].1);
+        let back = entries.windows(2).rev().find(|two| two[0].1.since(two[1].1) > lateness);
         back.map_or(0, |two| two[1].0)
     }
 
@@ -248,7 +248,7 @@ impl Auditor {
         for job in jobs.filter(|job| !job.spec.queue.is_internal()) {
             // A later entry of a smaller number is that of another job, submitted under the id of one that is gone.
             let before = self.handed_over.lock().get(&job.id).copied();
-            let first = position.first_of(job);
+            let first = position.first_of(job, self.lateness);
             let is_new = |number: u32, at: Timestamp| {
                 number >= first && before.is_none_or(|(last, then)| number > last || at > then)
             };

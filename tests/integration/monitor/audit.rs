@@ -107,11 +107,16 @@ impl Site {
 
     /// Has one job claimed, kept alive and completed.
     async fn complete_one(&self) {
+        self.complete_one_after(|clock| clock.advance(Duration::from_secs(1))).await;
+    }
+
+    /// Has one job claimed, and kept alive and completed once the clock is set as `set` says.
+    async fn complete_one_after(&self, set: impl Fn(&ManualClock)) {
         use leasehold::manager::{ClaimRequest, Finish, Heartbeat};
         let claimed = self.manager.claim(ClaimRequest { wait: PATIENCE, ..claim("w", 1) }).await.expect("answered");
         let job = claimed.jobs().first().expect("a job").versioned.job.clone();
         claimed.delivered();
-        self.clock.advance(Duration::from_secs(1));
+        set(&self.clock);
         let beat = Heartbeat { id: job.id.clone(), fence: job.fence, progress: None };
         self.manager.heartbeat(&worker("w"), vec![beat]).await.remove(0).expect("the lease is held");
         let finish = Finish { id: job.id.clone(), fence: job.fence, outcome: Outcome::Completed { result: None } };
@@ -277,6 +282,27 @@ async fn a_pass_that_was_interrupted_leaves_nothing_out(site: Site) {
     let run = site.run(&site.auditor()).await;
     assert!(!run.unfinished, "{run:?}");
     assert_eq!(site.ids().await.len(), jobs.len() + 3 * 2);
+}
+
+/// Two managers whose clocks differ by a millisecond write one job.
+async fn managers_whose_clocks_differ_leave_nothing_out_after_the_clock_was_set_back(site: Site) {
+    let auditor = site.auditor();
+    let through = async || {
+        for _ in 0..3 {
+            while site.run(&auditor).await.unfinished {}
+            site.clock.advance(Duration::from_secs(40));
+        }
+    };
+    site.submit(1).await;
+    site.complete_one().await;
+    site.clock.advance(Duration::from_secs(7_200));
+    through().await;
+    site.clock.turn_back(Duration::from_secs(3_600));
+    through().await;
+    site.submit(1).await;
+    site.complete_one_after(|clock| clock.turn_back(Duration::from_millis(1))).await;
+    through().await;
+    assert_eq!(site.ids().await.len(), 6, "none is left out");
 }
 
 /// All pages of so many events each.
@@ -460,5 +486,6 @@ on_each_store!(
     a_job_that_is_submitted_again_after_its_removal_is_there_as_often,
     a_pass_that_was_interrupted_leaves_nothing_out,
     a_clock_that_is_set_by_an_hour_leaves_nothing_out_and_doubles_nothing,
+    managers_whose_clocks_differ_leave_nothing_out_after_the_clock_was_set_back,
     it_is_read_by_pages_the_newest_first,
 );
