@@ -207,4 +207,19 @@ mod tests {
         assert_eq!(now.run_at, at(3));
         assert_eq!(now.run_now(&ann(), None, at(4)), Ok(Change::Already));
     }
+
+    #[test]
+    fn a_time_that_somebody_has_named_stays_where_it_had_come_by_a_clock_that_was_ahead() {
+        let hour = 3_600_000;
+        let edit = Edit { priority: Priority::new(5), ..Edit::default() };
+        let named = Edit { run_at: Some(at(hour)), ..Edit::default() };
+        let Ok(Change::To(named)) = waiting().edit(&named, &ann(), None, at(0)) else { panic!("not edited") };
+        for waits in [named, Box::new(waiting())] {
+            let Ok(Change::To(edited)) = waits.edit(&edit, &ann(), None, at(2 * hour)) else { panic!("not edited") };
+            assert!(!edited.is_due(at(1)) && !edited.is_written_ahead(at(1)), "{}", edited.run_at);
+        }
+        let at_once = Job { created_at: at(9), ..waiting() };
+        let Ok(Change::To(edited)) = at_once.edit(&edit, &ann(), None, at(2 * hour)) else { panic!("not edited") };
+        assert!(edited.is_due(at(1)) && edited.is_written_ahead(at(1)), "nobody has named a time");
+    }
 }

@@ -67,7 +67,7 @@ pub use unique::Replacement;
 pub(crate) use requirement::OfferedLabels;
 pub(crate) use word_enum::words;
 
-use crate::clock::{FAR_AHEAD, Timestamp};
+use crate::clock::{FAR_AHEAD, LONGEST_STEP, Timestamp};
 
 /// A job as the store keeps it. It is changed only by the functions of [`transition`], [`hold`], [`edit`],
 /// [`oversight`] and [`notice`].
@@ -144,10 +144,13 @@ impl Job {
         (last.from == Some(JobState::Running) && last.to == JobState::Available).then_some(last.at)
     }
 
-    /// Returns the time of a write of the job at `now`: times never go back, but from where no clock can have been
-    /// unless it was wrong.
+    /// Returns the time of a write of the job, as it is after that, at `now`: times never go back, but from where no
+    /// clock can have been unless it was wrong. Under a lease whose times are to come they do not either: scans find
+    /// such a job by that.
     fn next_update(&self, now: Timestamp) -> Timestamp {
-        if self.updated_at > now.plus(FAR_AHEAD) { now } else { now.max(self.updated_at) }
+        let is_wrong = self.updated_at > now.plus(FAR_AHEAD);
+        let is_to_come = self.lease().is_some_and(|lease| lease.heartbeat_at > now.plus(LONGEST_STEP));
+        if is_wrong && !is_to_come { now } else { now.max(self.updated_at) }
     }
 
     /// Returns whether the job can be claimed, as far as the time goes: its `run_at` has come, or had come when a clock
@@ -165,8 +168,14 @@ impl Job {
         }
         match self.backs_off_since() {
             Some(since) => Some(self.run_at.since(since)),
-            None => (self.run_at <= self.updated_at).then_some(Duration::ZERO),
+            None => self.was_to_run_at_once().then_some(Duration::ZERO),
         }
+    }
+
+    /// Returns whether nobody has named the time from which the job can be claimed: it is that of its submission or of
+    /// the change that let it wait.
+    fn was_to_run_at_once(&self) -> bool {
+        self.run_at == self.created_at || self.history.entries().iter().any(|entry| entry.at == self.run_at)
     }
 
     /// Returns whether the job waits longer than it was to, since a clock that was far ahead of this one has written

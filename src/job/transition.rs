@@ -24,7 +24,7 @@ use super::names::{Actor, JobId, RequestId, WorkerId};
 use super::refusal::Refusal;
 use super::spec::JobSpec;
 use super::state::{Attempt, Fence, JobError, JobState, Lease, Progress, Running, State};
-use crate::clock::{FAR_AHEAD, Timestamp};
+use crate::clock::{LONGEST_STEP, Timestamp};
 
 /// A worker's proof that its lease is the current one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,20 +187,24 @@ impl Job {
         let running = self.held_by(proof)?;
         let mut running = running.clone();
         let lease = &mut running.lease;
-        // Times never go back, but from where no clock can have been unless it was wrong.
-        let (heartbeat_at, expires_at) = match lease.heartbeat_at > now.plus(FAR_AHEAD) {
-            true => (Timestamp::MIN, Timestamp::MIN),
-            false => (lease.heartbeat_at, lease.expires_at),
-        };
-        lease.heartbeat_at = now.max(heartbeat_at);
-        lease.expires_at = now.plus(lease.term + margin).max(expires_at);
+        // A lease gets no shorter, unless its times are to come: they are those of another clock, or of this one before
+        // it was set back.
+        if lease.heartbeat_at > now.plus(LONGEST_STEP) {
+            (lease.heartbeat_at, lease.expires_at) = (now, now.plus(lease.term + margin));
+        } else {
+            lease.heartbeat_at = now.max(lease.heartbeat_at);
+            lease.expires_at = now.plus(lease.term + margin).max(lease.expires_at);
+        }
+        if lease.acquired_at > now.plus(LONGEST_STEP) {
+            lease.acquired_at = now;
+        }
         running.orphan = None;
         if progress.is_some() {
             running.progress = progress;
         }
         let mut beating = self.clone();
         beating.state = State::Running(Box::new(running));
-        beating.updated_at = self.next_update(now);
+        beating.updated_at = beating.next_update(now);
         Ok(beating)
     }
 
@@ -219,7 +223,8 @@ impl Job {
         let lost = || Refusal::LeaseLost { state: self.state.name(), fence: self.fence };
         let lease = self.lease().filter(|lease| lease.request_id.as_ref() == request_id).ok_or_else(lost)?;
         let proof = LeaseProof { worker_id: worker_id.clone(), fence: self.fence };
-        self.heartbeat(&proof, None, margin, now.max(lease.heartbeat_at.plus(Duration::from_millis(1))))
+        let later = lease.heartbeat_at.plus(Duration::from_millis(1));
+        self.heartbeat(&proof, None, margin, if later > now.plus(LONGEST_STEP) { now } else { now.max(later) })
     }
 
     /// Moves the job `running → completed`. A late completion is accepted as long as its fence is the current one, even
