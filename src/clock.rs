@@ -14,7 +14,7 @@ mod words;
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Datelike, Timelike, Utc};
@@ -168,12 +168,33 @@ pub struct Offset {
     pub ahead: Duration,
     /// Whether it is certainly further off than the clocks of two machines may differ.
     pub is_too_far: bool,
+    /// Whether it is certainly so far off ([`FAR_AHEAD`]) that nothing may be done by it that cannot be undone.
+    pub is_far: bool,
+}
+
+impl Offset {
+    /// The offset of a clock that is certainly far off, by nobody knows how much.
+    pub const FAR: Self = Self { is_too_far: true, is_far: true, ..Self::within(Duration::ZERO) };
+
+    /// Returns the offset of a clock of which nothing is known but that it is allowed.
+    #[must_use]
+    pub const fn within(allowed: Duration) -> Self {
+        Self { behind: allowed, ahead: allowed, is_too_far: false, is_far: false }
+    }
 }
 
 /// A source of the current time for services.
 pub trait Clock: Send + Sync + 'static {
     /// Returns the current time.
     fn now(&self) -> Timestamp;
+
+    /// Returns the time by the wall clock of the machine, also where this clock does not follow that.
+    fn wall(&self) -> Timestamp {
+        self.now()
+    }
+
+    /// Takes note of whether the wall clock of the machine is certainly wrong: then it is not followed.
+    fn distrust(&self, _is_wrong: bool) {}
 
     /// Returns how far this clock may be from the store's; `None` when nobody compares the two.
     fn offset(&self) -> Option<Offset> {
@@ -183,6 +204,11 @@ pub trait Clock: Send + Sync + 'static {
     /// Returns by how much the machine's clock was set back, while this one waits for it.
     fn set_back_by(&self) -> Duration {
         Duration::ZERO
+    }
+
+    /// Returns the latest time that this clock has shown before it went back; [`Timestamp::MIN`] if it never did.
+    fn went_back_from(&self) -> Timestamp {
+        Timestamp::MIN
     }
 
     /// Returns what is certainly wrong between this clock and those of other members of a group; `None` when nobody
@@ -206,29 +232,48 @@ pub trait Clock: Send + Sync + 'static {
 
 /// A clock that moves only when a test advances it.
 #[derive(Debug)]
-pub struct ManualClock(AtomicI64);
+pub struct ManualClock {
+    now: AtomicI64,
+    went_back_from: AtomicI64,
+    is_far_off: AtomicBool,
+}
 
 impl ManualClock {
     /// Makes a clock that shows `now`.
     #[must_use]
     pub fn at(now: Timestamp) -> Self {
-        Self(AtomicI64::new(now.as_millis()))
+        let (now, went_back_from) = (AtomicI64::new(now.as_millis()), AtomicI64::new(i64::MIN));
+        Self { now, went_back_from, is_far_off: AtomicBool::new(false) }
     }
 
     /// Advances the clock by the duration `by`.
     pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(signed_millis(by), Ordering::SeqCst);
+        self.now.fetch_add(signed_millis(by), Ordering::SeqCst);
+    }
+
+    /// Lets it be known that the clock is far off, or that it is not.
+    pub fn be_far_off(&self, is_far_off: bool) {
+        self.is_far_off.store(is_far_off, Ordering::SeqCst);
     }
 
     /// Sets the clock back by the duration `by`.
     pub fn turn_back(&self, by: Duration) {
-        self.0.fetch_sub(signed_millis(by), Ordering::SeqCst);
+        let before = self.now.fetch_sub(signed_millis(by), Ordering::SeqCst);
+        self.went_back_from.fetch_max(before, Ordering::SeqCst);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.0.load(Ordering::SeqCst))
+        Timestamp::from_millis(self.now.load(Ordering::SeqCst))
+    }
+
+    fn went_back_from(&self) -> Timestamp {
+        Timestamp::from_millis(self.went_back_from.load(Ordering::SeqCst))
+    }
+
+    fn offset(&self) -> Option<Offset> {
+        self.is_far_off.load(Ordering::SeqCst).then_some(Offset::FAR)
     }
 }
 

@@ -107,7 +107,7 @@ impl OfPeers {
     pub(super) fn answer(&self, answer: Result<Response, ApiError>) -> Response {
         let mut answer = answer.unwrap_or_else(IntoResponse::into_response);
         if answer.status().is_success() {
-            answer.headers_mut().insert(CLOCK, clock_value(self.clock.now()));
+            answer.headers_mut().insert(CLOCK, clock_value(self.clock.wall()));
         }
         if answer.status() == StatusCode::UNAUTHORIZED {
             answer.headers_mut().insert(OPENING, self.gate.opening());

@@ -284,8 +284,13 @@ async fn serve_as_member(
             clocks.seen(own, voters.iter().copied()).is_right(voters.len())
         })
     };
+    let is_far_off = {
+        let (clocks, members) = (Arc::clone(&clocks), members.clone());
+        move || clocks.is_far_off(own, members.borrow().that_vote(true))
+    };
     let disagreement = move || clocks.seen(own, members.borrow().that_vote(true)).trouble(own);
-    let clock = Arc::new(ContinuedClock::new(Arc::new(MemberClock::new(clock, disagreement)) as Arc<dyn Clock>));
+    let clock: Arc<dyn Clock> = Arc::new(MemberClock::new(clock, disagreement, is_far_off));
+    let clock = Arc::new(ContinuedClock::new(clock));
     let executor = executor.with_deputy(deputies);
     let awake = AwakeClock::start(Arc::clone(&clock) as Arc<dyn Clock>);
     let means = Means { clock: awake, executor, ..means };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
@@ -23,6 +23,9 @@ const AGAIN_AFTER: Duration = Duration::from_millis(1_200);
 
 /// How often a leader that goes on from a time that is far ahead of its clock looks whether that is wrong.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a member that began to lead with a time that is far off keeps the lead when it gets it once more.
+const GIVES_WAY_EVERY: Duration = Duration::from_secs(60);
 
 /// By how much clocks that are kept in time are apart at most.
 const WORTH_SAYING: Duration = Duration::from_millis(500);
@@ -77,11 +80,18 @@ impl Leading {
     /// Leads whenever the member does, until the process stops and the calls to its manager have ended.
     async fn lead(&self) -> Result<(), Failure> {
         let mut standing = self.member.standing();
+        let mut gave_way: Option<Instant> = None;
         loop {
             let Standing { term, time, .. } = tokio::select! {
                 () = self.stages.stopping.cancelled() => return Ok(()),
                 standing = leads(&mut standing) => standing,
             };
+            if gave_way.is_none_or(|last| last.elapsed() >= GIVES_WAY_EVERY) && self.is_far_off() {
+                gave_way = Some(Instant::now());
+                if self.gives_way(term).await {
+                    continue;
+                }
+            }
             tracing::info!(term, member = self.member.number(), "this member leads the cluster");
             self.go_on_from(time);
             let since = self.clock.now();
@@ -114,6 +124,20 @@ impl Leading {
                 }
             }
         }
+    }
+
+    /// Returns whether the time of this process is certainly so far off that nothing may be done by it that cannot be
+    /// undone.
+    fn is_far_off(&self) -> bool {
+        self.clock.offset().is_some_and(|offset| offset.is_far)
+    }
+
+    /// Hands the lead over before anything is done by a time that is far off, and returns whether another member took
+    /// it in time.
+    async fn gives_way(&self, term: u64) -> bool {
+        tracing::warn!(term, member = self.member.number(), "this member's clock is far off: another one is to lead");
+        self.member.hand_over(None);
+        timeout(AGAIN_AFTER, deposed(self.member.standing(), term)).await.is_ok()
     }
 
     /// Goes on from the latest time that the members have written, unless that is certainly wrong.

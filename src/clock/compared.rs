@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{AwakeTime, Clock, Offset, Timestamp, signed_millis};
+use super::{AwakeTime, Clock, FAR_AHEAD, Offset, Timestamp, signed_millis};
 
 /// How long a comparison is good for.
 const GOOD_FOR: Duration = Duration::from_secs(60);
@@ -111,6 +111,10 @@ impl Clock for ComparedClock {
         self.clock.disagreement()
     }
 
+    fn went_back_from(&self) -> Timestamp {
+        self.clock.went_back_from()
+    }
+
     fn set_back_by(&self) -> Duration {
         self.clock.set_back_by()
     }
@@ -118,14 +122,15 @@ impl Clock for ComparedClock {
     fn offset(&self) -> Option<Offset> {
         let (last, reading) = (*self.last.lock(), self.read());
         let good = last.filter(|last| reading.before.duration_since(last.after) <= GOOD_FOR);
-        Some(good.map_or(Offset { behind: self.allowed, ahead: self.allowed, is_too_far: false }, |store| {
+        Some(good.map_or(Offset::within(self.allowed), |store| {
             let (least, most) = reading.ahead_of(&store);
-            let allowed = signed_millis(self.allowed);
+            let is_off_by = |by: Duration| least > signed_millis(by) || most < -signed_millis(by);
             let up = |millis: i64| Duration::from_millis(u64::try_from(millis).unwrap_or(0));
             Offset {
                 behind: up(least.saturating_neg()),
                 ahead: up(most),
-                is_too_far: least > allowed || most < -allowed,
+                is_too_far: is_off_by(self.allowed),
+                is_far: is_off_by(self.allowed.max(FAR_AHEAD)),
             }
         }))
     }
@@ -178,7 +183,7 @@ mod tests {
         }
 
         fn offset(&self) -> (u128, u128, bool) {
-            let Offset { behind, ahead, is_too_far } = self.clock.offset().expect("a compared clock");
+            let Offset { behind, ahead, is_too_far, .. } = self.clock.offset().expect("a compared clock");
             (behind.as_millis(), ahead.as_millis(), is_too_far)
         }
     }

@@ -82,6 +82,10 @@ impl Clock for ContinuedClock {
         by.max(self.clock.set_back_by() + now.since(self.clock.now()))
     }
 
+    fn went_back_from(&self) -> Timestamp {
+        self.clock.went_back_from().max(*self.highest.lock())
+    }
+
     fn offset(&self) -> Option<Offset> {
         self.clock.offset()
     }

@@ -1,5 +1,10 @@
 //! How far the clocks of the members of a group are apart, by round trips.
 //!
+//! What is compared are the wall clocks of the machines, also where a process does not follow its own: so a clock that
+//! was set is known to be off before anybody goes by it, and where all are set to the right time one after the other,
+//! it is not the first one that is wrong for good. A process may go by a wrong time all the same, since it began with
+//! it: [`MemberClocks::is_far_off`] says so.
+//!
 //! A member that answers another one says what time it is. The one that has asked knows that the other's clock was read
 //! between its question and the answer, and so how far the two are apart to within the round trip. Nothing follows from
 //! what is not certain: a clock counts as off only where it is further from the others than clocks may differ, wherever
@@ -15,7 +20,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::compared::Reading;
-use super::{AwakeTime, Clock, Offset, Timestamp, in_words, signed_millis};
+use super::{AwakeTime, Clock, FAR_AHEAD, Offset, Timestamp, in_words, signed_millis};
 
 /// How far the clocks of two members may differ.
 pub const MEMBERS_DIFFER: Duration = Duration::from_secs(2);
@@ -128,6 +133,28 @@ impl MemberClocks {
     /// Returns what the member of this number knows of the clocks of these.
     #[must_use]
     pub fn seen(&self, own: u64, members: impl Iterator<Item = u64>) -> ClocksSeen {
+        let (known, count) = self.known(own, members);
+        ClocksSeen::of(known, own, count)
+    }
+
+    /// Takes note of what is known of this machine's wall clock: a wrong one is not followed.
+    pub fn judge_own(&self, own: u64, seen: &ClocksSeen) {
+        self.clock.distrust(seen.off.contains_key(&own));
+    }
+
+    /// Returns whether the time by which the member of this number goes is certainly more than [`FAR_AHEAD`] from the
+    /// clocks of most of these members, which agree with each other.
+    #[must_use]
+    pub fn is_far_off(&self, own: u64, members: impl Iterator<Item = u64>) -> bool {
+        let by = self.clock.now().as_millis().saturating_sub(self.clock.wall().as_millis());
+        let (mut known, count) = self.known(own, members);
+        known.insert(own, Ahead { least: by, most: by });
+        let off = against(own, &known, count / 2 + 1);
+        off.is_some_and(|off| off.ahead_ms.unsigned_abs() > super::millis(FAR_AHEAD))
+    }
+
+    /// Returns how far the clocks of these members are ahead, as far as it is known, and how many members there are.
+    fn known(&self, own: u64, members: impl Iterator<Item = u64>) -> (BTreeMap<u64, Ahead>, usize) {
         let (now, others) = (self.read(), self.others.lock());
         let mut count = 0;
         let known = members.inspect(|_| count += 1).filter_map(|member| match others.get(&member) {
@@ -135,13 +162,12 @@ impl MemberClocks {
             Some(other) if is_good(other, &now) => Some((member, ahead(other, &now))),
             Some(_) | None => None,
         });
-        let known = known.collect();
-        ClocksSeen::of(known, own, count)
+        (known.collect(), count)
     }
 
     fn read(&self) -> Reading {
         let after = (self.monotonic)();
-        Reading::between(self.clock.now(), after, (self.monotonic)())
+        Reading::between(self.clock.wall(), after, (self.monotonic)())
     }
 }
 
@@ -227,13 +253,19 @@ fn against(member: u64, ahead: &BTreeMap<u64, Ahead>, needed: usize) -> Option<O
 pub struct MemberClock {
     clock: Arc<dyn Clock>,
     trouble: Box<dyn Fn() -> Option<String> + Send + Sync>,
+    is_far_off: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl MemberClock {
-    /// Creates one that shows what `clock` shows, and is asked what is wrong by `trouble`.
+    /// Creates one that shows what `clock` shows, and asks the others what is wrong and whether it is far off
+    /// ([`MemberClocks::is_far_off`]).
     #[must_use]
-    pub fn new(clock: Arc<dyn Clock>, trouble: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { clock, trouble: Box::new(trouble) }
+    pub fn new(
+        clock: Arc<dyn Clock>,
+        trouble: impl Fn() -> Option<String> + Send + Sync + 'static,
+        is_far_off: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { clock, trouble: Box::new(trouble), is_far_off: Box::new(is_far_off) }
     }
 }
 
@@ -243,7 +275,11 @@ impl Clock for MemberClock {
     }
 
     fn offset(&self) -> Option<Offset> {
-        self.clock.offset()
+        (self.is_far_off)().then_some(Offset::FAR).or_else(|| self.clock.offset())
+    }
+
+    fn went_back_from(&self) -> Timestamp {
+        self.clock.went_back_from()
     }
 
     fn set_back_by(&self) -> Duration {

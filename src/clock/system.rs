@@ -6,12 +6,14 @@
 //! and a wall clock that is elsewhere is followed when it has stood there for [`BELIEVED_AFTER`]; at once, when the
 //! system says that the machine slept for as long.
 //!
+//! A wall clock that is known to be wrong ([`Clock::distrust`]) is not followed as long as that is so.
+//!
 //! That goes for both directions. What was written before time went back lies in the future then: everything that
 //! compares stored times has to bear that (`ARCHITECTURE.md` has the list). Up to a second the time goes slower
 //! instead, at half the speed, as it does whenever a time server corrects the clock a little.
 
 use std::fmt;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -47,6 +49,8 @@ pub struct SystemClock {
     /// The latest time that was shown before the time went back, by the wall clock.
     highest: AtomicI64,
     latest: AtomicI64,
+    /// Whether the wall clock is known to be wrong.
+    is_wrong: AtomicBool,
 }
 
 /// How the time goes on. All of it is in milliseconds.
@@ -61,7 +65,7 @@ struct Course {
 
 impl Course {
     /// Looks at the wall clock. Returns by how much the time goes back, if it does.
-    fn look(&mut self, wall: i64, monotonic: i64, slept: i64) -> Option<i64> {
+    fn look(&mut self, [wall, monotonic, slept]: [i64; 3], is_wrong: bool) -> Option<i64> {
         let passed = (monotonic - std::mem::replace(&mut self.looked_at, monotonic)).max(0);
         let slept = slept - std::mem::replace(&mut self.slept, slept);
         let by = wall - monotonic - self.ahead;
@@ -76,7 +80,7 @@ impl Course {
             let (before, since) =
                 self.elsewhere.filter(|(before, _)| (by - before).abs() <= NEAR).unwrap_or((by, monotonic));
             self.elsewhere = Some((before, since));
-            if monotonic - since >= BELIEVED_AFTER {
+            if monotonic - since >= BELIEVED_AFTER && !is_wrong {
                 self.ahead += by;
                 self.elsewhere = None;
                 say_set(by);
@@ -102,6 +106,7 @@ impl SystemClock {
             next_look: AtomicI64::new(monotonic + LOOK_EVERY),
             highest: AtomicI64::new(i64::MIN),
             latest: AtomicI64::new(wall),
+            is_wrong: AtomicBool::new(false),
         }
     }
 
@@ -115,7 +120,8 @@ impl SystemClock {
         if monotonic < self.next_look.load(Ordering::Relaxed) {
             return;
         }
-        let back = course.look(wall, monotonic, signed_millis((self.sources.slept)()));
+        let slept = signed_millis((self.sources.slept)());
+        let back = course.look([wall, monotonic, slept], self.is_wrong.load(Ordering::Relaxed));
         if let Some(by) = back {
             self.highest.fetch_max(monotonic + course.ahead + by, Ordering::Relaxed);
         }
@@ -157,8 +163,20 @@ impl Clock for SystemClock {
         Timestamp::from_millis(now.max(latest))
     }
 
+    fn wall(&self) -> Timestamp {
+        (self.sources.wall)()
+    }
+
+    fn distrust(&self, is_wrong: bool) {
+        self.is_wrong.store(is_wrong, Ordering::Relaxed);
+    }
+
+    fn went_back_from(&self) -> Timestamp {
+        Timestamp::from_millis(self.highest.load(Ordering::Relaxed))
+    }
+
     fn set_back_by(&self) -> Duration {
-        Timestamp::from_millis(self.highest.load(Ordering::Relaxed)).since(self.now())
+        self.went_back_from().since(self.now())
     }
 }
 

@@ -253,12 +253,18 @@ impl Manager {
         self.shared.clock.offset()
     }
 
+    /// Returns whether this manager's time is certainly so far off that nothing may be done by it that cannot be undone.
+    #[must_use]
+    pub fn clock_is_far_off(&self) -> bool {
+        self.clock_offset().is_some_and(|offset| offset.is_far)
+    }
+
     /// Returns that this machine's clock is further from the store's than clocks may differ, that the clocks of the
     /// group's members are too far apart, or that this machine's was set back and is waited for; `None` when none of
     /// these is so.
     #[must_use]
     pub fn clock_is_off(&self) -> Option<String> {
-        self.is_too_far_off().or_else(|| self.shared.clock.disagreement()).or_else(|| self.is_set_back())
+        self.shared.clock.disagreement().or_else(|| self.is_too_far_off()).or_else(|| self.is_set_back())
     }
 
     /// Returns that this machine's clock was set back, and has not come as far again.

@@ -45,6 +45,7 @@ pub(in crate::api) async fn compare_clocks(front: Arc<Front>) {
     loop {
         ticks.tick().await;
         let (clocks, own) = (front.clocks_seen(), front.map.member);
+        front.clocks.judge_own(own, &clocks);
         let trouble = (
             MemberClockState::of(&clocks, own),
             clocks.off.keys().chain(clocks.apart.keys()).copied().collect::<Vec<_>>(),

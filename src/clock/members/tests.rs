@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use proptest::prelude::*;
 
@@ -123,6 +123,54 @@ fn a_member_whose_own_clock_was_set_sees_that_at_once() {
     assert!((9_900..10_100).contains(&seen.off[&1].ahead_ms), "{seen:?}");
     let said = seen.trouble(1).expect("trouble");
     assert!(said.starts_with("the clock of member 1 is 10.0 s ahead of"), "{said}");
+}
+
+/// A clock that does not follow its machine's wall clock, but is so many milliseconds ahead of it.
+struct Unmoved {
+    wall: Arc<ManualClock>,
+    ahead: i64,
+    is_wrong: AtomicBool,
+}
+
+impl Clock for Unmoved {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.wall.now().as_millis() + self.ahead)
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.wall.now()
+    }
+
+    fn distrust(&self, is_wrong: bool) {
+        self.is_wrong.store(is_wrong, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn the_wall_clock_of_a_machine_is_judged_and_the_time_that_a_process_goes_by() {
+    let year = 366 * 86_400 * SECOND;
+    // How far the wall clock and the time of the process are ahead of what the others show, and what that means.
+    for (wall, shown, is_off, is_far_off) in [
+        (0, 0, false, false),
+        (year, 0, true, false),
+        (year, year, true, true),
+        (0, year, false, true),
+        (0, -year, false, true),
+        (-30 * SECOND, -30 * SECOND, true, false),
+    ] {
+        let of_machine = Arc::new(ManualClock::at(at(wall)));
+        let clock = Arc::new(Unmoved { wall: of_machine, ahead: shown - wall, is_wrong: AtomicBool::new(false) });
+        let clocks = MemberClocks::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        for other in [2, 3] {
+            assert!(!clocks.is_far_off(1, 1..=3), "no majority is known");
+            clocks.note(other, clocks.moment(), at(0));
+        }
+        let seen = clocks.seen(1, 1..=3);
+        clocks.judge_own(1, &seen);
+        let is_wrong = clock.is_wrong.load(Ordering::SeqCst);
+        assert_eq!((is_wrong, clocks.is_far_off(1, 1..=3)), (is_off, is_far_off), "{wall} and {shown}");
+        assert!(!clocks.is_far_off(1, 1..=5), "two of five");
+    }
 }
 
 proptest! {

@@ -101,6 +101,21 @@ fn a_step_back_is_followed_when_it_has_stood_for_ten_seconds_and_said_until_it_i
 }
 
 #[test]
+fn a_clock_that_is_known_to_be_wrong_is_not_followed_as_long_as_that_is_so() {
+    for by in [366 * 86_400_000, -3_600_000] {
+        let machine = Machine::default();
+        let clock = machine.clock();
+        machine.set(by);
+        machine.pass(&clock, 3_000);
+        clock.distrust(true);
+        assert_eq!(machine.pass(&clock, 600_000), 603_000);
+        assert_eq!((clock.wall().as_millis() - START, clock.set_back_by()), (603_000 + by, Duration::ZERO));
+        clock.distrust(false);
+        assert_eq!(machine.pass(&clock, 200), 603_200 + by);
+    }
+}
+
+#[test]
 fn a_second_back_makes_time_slower_and_not_go_back() {
     let machine = Machine::default();
     let clock = machine.clock();

@@ -101,7 +101,7 @@ impl Clock for OffClock {
 
     fn offset(&self) -> Option<Offset> {
         let ahead = Duration::from_secs(3_600);
-        Some(Offset { behind: Duration::ZERO, ahead, is_too_far: true })
+        Some(Offset { behind: Duration::ZERO, ahead, is_too_far: true, is_far: false })
     }
 }
 

@@ -22,6 +22,7 @@ cases! {
     a_wait_for_the_next_attempt_lasts_as_long_as_it_was_to_when_the_clock_is_set_back,
     a_time_that_somebody_has_named_stays_when_the_clock_is_set,
     nothing_is_removed_before_its_time_when_the_clock_is_set_back,
+    nothing_is_removed_and_nothing_expires_by_a_clock_that_is_far_off,
     a_job_that_is_written_after_the_clock_was_set_back_has_the_time_of_then,
 }
 
@@ -104,6 +105,25 @@ async fn nothing_is_removed_before_its_time_when_the_clock_is_set_back(site: Sit
     assert!(site.is_gone(&after.job.id).await && !site.is_gone(&before.job.id).await);
     site.clock.advance(HOUR);
     assert_eq!(site.scan(&scans, Scan::Retention).await.removed, 1, "as much later as the clock was ahead");
+}
+
+async fn nothing_is_removed_and_nothing_expires_by_a_clock_that_is_far_off(site: Site) {
+    let retention = Retention::all(Some(2 * HOUR));
+    let scans = site.scans(&MonitorConfig { retention, idempotency_window: SECOND, ..config() });
+    let ended = site.submit_and_claim(new_job()).await;
+    site.finish(&ended, completed()).await.expect("accepted");
+    let expires_at = Some(site.clock.now().plus(HOUR));
+    let waits = site.submit(NewJob { expires_at, ..new_job() }).await;
+    site.clock.be_far_off(true);
+    site.clock.advance(8_784 * HOUR);
+    for scan in Scan::ALL {
+        let report = site.scan(&scans, scan).await;
+        assert_eq!((report.removed, report.expired, report.moved), (0, 0, 0), "{scan:?}");
+    }
+    site.clock.be_far_off(false);
+    assert_eq!(site.scan(&scans, Scan::Watch).await.expired, 1, "as soon as the clock is not off");
+    assert_eq!(site.scan(&scans, Scan::Retention).await.removed, 1);
+    assert!(site.is_gone(&ended.job.id).await && !site.is_gone(&waits).await);
 }
 
 async fn a_job_that_is_written_after_the_clock_was_set_back_has_the_time_of_then(site: Site) {

@@ -4,6 +4,7 @@ use super::*;
 
 cases! {
     a_clock_that_is_set_by_an_hour_performs_no_due_time_twice_and_leaves_none_out,
+    a_clock_that_is_far_off_makes_no_trigger,
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -46,4 +47,22 @@ async fn a_clock_that_is_set_by_an_hour_performs_no_due_time_twice_and_leaves_no
         *submitted.entry((of.schedule_id.to_string(), of.due_at)).or_insert(0) += 1;
     }
     assert!(submitted.values().all(|count| *count == 1), "none is performed twice: {submitted:#?}");
+}
+
+async fn a_clock_that_is_far_off_makes_no_trigger(site: Site) {
+    let scheduler = site.scheduler();
+    site.clock.be_far_off(true);
+    let period = json!({"every_ms": 600_000, "anchor": Timestamp::from_millis(START).to_rfc3339()});
+    let fields = json!({"action": job_action(), "period": period, "margin_of_error_ms": 7_200_000});
+    let every = put(&scheduler, "every", fields).await;
+    site.clock.advance(366 * 24 * HOUR);
+    // Longer than a loader waits for a tick.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let next = scheduler.schedules().get(&every).await.expect("it is there").schedule.course.next_due_at;
+    assert!(next < Some(Timestamp::from_millis(START + 3_600_000)), "{next:?}");
+    assert!(site.jobs("work").await.is_empty());
+    site.clock.turn_back(366 * 24 * HOUR);
+    site.clock.be_far_off(false);
+    site.until(&scheduler, &every, |found| found.iter().filter(|due| has_run(due)).count() >= 2).await;
+    scheduler.shutdown().await;
 }
