@@ -217,13 +217,6 @@ pub trait Clock: Send + Sync + 'static {
         None
     }
 
-    /// Takes note of that the store is asked whether leases have ended. While it does not answer, nobody can renew one,
-    /// and no awake time passes.
-    fn begin_asking(&self) {}
-
-    /// Takes note of that the store has answered, or is asked no more.
-    fn end_asking(&self) {}
-
     /// Returns how much awake time has passed at which times by this clock: all of it, where nobody counts it.
     fn awake(&self) -> AwakeTime {
         AwakeTime::whole(self.now())

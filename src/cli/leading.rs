@@ -94,7 +94,7 @@ impl Leading {
             }
             tracing::info!(term, member = self.member.number(), "this member leads the cluster");
             self.go_on_from(time);
-            let since = self.clock.now();
+            let since = self.means.clock.awake().now();
             let (mark, manager) = (self.means.mark(), self.means.manager());
             let managing = match self.until_the_end(term, self.means.start(manager.clone(), Some(since))).await {
                 End::Done(Ok(managing)) => managing,

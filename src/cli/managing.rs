@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::notify::{self, Notifications};
 use crate::api::access::Access;
 use crate::api::{AppState, Limits};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{AwakeInstant, Clock};
 use crate::executor::HttpExecutor;
 use crate::manager::{Manager, ManagerConfig};
 use crate::monitor::{Monitor, MonitorConfig};
@@ -78,9 +78,9 @@ impl Means {
         Manager::start(Arc::clone(&self.store), Arc::clone(&self.clock), config)
     }
 
-    /// Starts what the process does with this manager. `leads_since` is when the process took the store over from
-    /// another one, if it did. Whoever gives this up on the way retires the manager.
-    pub(super) async fn start(&self, manager: Manager, leads_since: Option<Timestamp>) -> Result<Managing, Failure> {
+    /// Starts what the process does with this manager. `leads_since` is the moment at which the process took the
+    /// store over from another one, if it did. Whoever gives this up on the way retires the manager.
+    pub(super) async fn start(&self, manager: Manager, leads_since: Option<AwakeInstant>) -> Result<Managing, Failure> {
         let (store, clock) = (&self.store, &self.clock);
         let client = |secret: PeerSecret| PeerClient::new(secret, self.address.as_deref(), Arc::clone(clock));
         let peers = self.peer_secret.clone().map(client).transpose().map_err(Failure::failed)?;

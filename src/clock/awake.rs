@@ -4,7 +4,7 @@
 //! machine sleeps, the process is stopped, or a virtual machine is paused. None of these is asked for. One thread
 //! moves a counter on every [`TICK`], by what has passed on the monotonic clock and by [`LONGEST_STEP`] at most:
 //! whatever kept it from running for longer has not counted. Where it runs and others wait for the processor, time
-//! counts. While the store of leases does not answer ([`Clock::begin_asking`]), nobody can be heard either.
+//! counts.
 //!
 //! Times in documents are those of the wall clock. [`AwakeTime`] says how much awake time had passed at which of them:
 //! a time that the wall clock has skipped has no awake time in it, and one that it was kept from showing has none
@@ -71,8 +71,6 @@ pub struct AwakeTime {
     began: AwakeInstant,
     /// When the latest gap was over.
     resumed: Option<AwakeInstant>,
-    /// When the clock was last set back.
-    set_back: Option<AwakeInstant>,
 }
 
 impl Mark {
@@ -94,7 +92,7 @@ impl AwakeTime {
     /// Returns the awake time of a process that was awake all the time until now.
     #[must_use]
     pub fn whole(now: Timestamp) -> Self {
-        Self { marks: vec![Mark { at: now, awake_ms: 0 }], began: AwakeInstant(0), resumed: None, set_back: None }
+        Self { marks: vec![Mark { at: now, awake_ms: 0 }], began: AwakeInstant(0), resumed: None }
     }
 
     /// Returns the awake time of a process that begins now: what was before it is a gap.
@@ -110,23 +108,14 @@ impl AwakeTime {
         let awake_ms = last.awake_ms.saturating_add(signed_millis(awake));
         let is_set_back = last.at.since(now) > LONGEST_STEP;
         if is_set_back {
-            self.go_back(now);
+            go_back(&mut self.marks, now, awake_ms);
         }
         // What two threads have read from the clock may be in another order.
         self.marks.push(Mark { at: now.max(self.last().at), awake_ms });
         if is_set_back {
-            self.set_back = Some(self.now());
             self.resume();
         }
         self.thin_out();
-    }
-
-    /// Forgets what the clock showed after `now`, to which it was set back. It will show these times once more, and a
-    /// lease that was written then must not be taken for one of before.
-    fn go_back(&mut self, now: Timestamp) {
-        let awake_ms = at(&self.marks, now);
-        self.marks.retain(|mark| mark.at < now);
-        self.marks.push(Mark { at: now, awake_ms });
     }
 
     /// Takes note of that a gap is over.
@@ -140,22 +129,21 @@ impl AwakeTime {
         AwakeInstant(self.last().awake_ms)
     }
 
-    /// Returns when this process began.
-    #[must_use]
-    pub const fn began(&self) -> AwakeInstant {
-        self.began
-    }
-
     /// Returns when the latest gap was over, if there was one.
     #[must_use]
     pub const fn resumed(&self) -> Option<AwakeInstant> {
         self.resumed
     }
 
-    /// Returns when the clock was last set back, if it was.
+    /// Returns since when the clock has not been set back, as far as it is known: a time that is to come was written
+    /// before this moment. That is when it was last set back, by the marks of this process or of those before it, or
+    /// else when this process began.
     #[must_use]
-    pub const fn set_back(&self) -> Option<AwakeInstant> {
-        self.set_back
+    pub fn in_order_since(&self) -> AwakeInstant {
+        let is_step = |two: &&[Mark]| {
+            two[0].at == two[1].at && two[1].awake_ms.saturating_sub(two[0].awake_ms) > signed_millis(LONGEST_STEP)
+        };
+        self.marks.windows(2).rev().find(is_step).map_or(self.began, |two| AwakeInstant(two[1].awake_ms))
     }
 
     /// Returns the moment at which the clock showed this time, the latest one if it did so for a while; a time that is
@@ -177,33 +165,47 @@ impl AwakeTime {
         &self.marks
     }
 
-    /// Returns this awake time from `since` on only, after that of an earlier process, whose marks these are. What is
-    /// between the two is a gap. Where all time was awake time, that of earlier processes was as well.
+    /// Returns this awake time from the moment `since` on only, after that of an earlier process, whose marks these
+    /// are. What is between the two is a gap. Where all time was awake time, that of earlier processes was as well.
     #[must_use]
-    pub fn after(&self, earlier: &[Mark], since: Option<Timestamp>) -> Self {
+    pub fn after(&self, earlier: &[Mark], since: Option<AwakeInstant>) -> Self {
         if self.resumed.is_none() {
             return self.clone();
         }
-        let first = since.unwrap_or(Timestamp::MIN).max(self.marks[0].at).min(self.last().at);
-        let began = at(&self.marks, first);
-        let own = self.marks.iter().filter(|mark| mark.at > first).copied();
+        let began = since.map_or(self.began, |since| since.max(self.began)).0;
+        let first = self.shown_at(began);
+        let own = self.marks.iter().filter(|mark| mark.awake_ms > began).copied();
         let own = std::iter::once(Mark { at: first, awake_ms: began }).chain(own);
-        if earlier.is_empty() {
-            return Self { marks: own.collect(), began: AwakeInstant(began), ..self.clone() };
-        }
+        let resumed = self.resumed.max(Some(AwakeInstant(began)));
         // Marks that are all to come were written by a clock that was wrong.
-        let earlier = if earlier[0].at > first { &[Mark::UNKNOWN] } else { earlier };
-        let by = began.saturating_sub(at(earlier, first));
-        let earlier = earlier.iter().filter(|mark| mark.at < first);
-        let shifted = earlier.map(|mark| Mark { awake_ms: mark.awake_ms.saturating_add(by), ..*mark });
-        let began = AwakeInstant(began);
-        let resumed = self.resumed.max(Some(began));
-        let mut joined = Self { marks: shifted.collect(), began, resumed, set_back: self.set_back };
+        let earlier = if earlier.first().is_some_and(|mark| mark.at > first) { &[Mark::UNKNOWN] } else { earlier };
+        let mut joined = Self { marks: earlier.to_vec(), began: AwakeInstant(began), resumed };
+        if let Some(last) = earlier.last() {
+            let by = began.saturating_sub(last.awake_ms);
+            joined.marks.iter_mut().for_each(|mark| mark.awake_ms = mark.awake_ms.saturating_add(by));
+            joined.marks.retain(|mark| mark.at < first || last.at > first);
+            if last.at > first {
+                // The clock was set back between the two.
+                go_back(&mut joined.marks, first, began);
+            }
+        }
         for mark in own {
             joined.marks.push(mark);
             joined.thin_out();
         }
         joined
+    }
+
+    /// Returns the time that the clock showed at a moment, the latest one if it was several.
+    fn shown_at(&self, awake_ms: i64) -> Timestamp {
+        let later = self.marks.partition_point(|mark| mark.awake_ms <= awake_ms);
+        let (Some(before), Some(after)) = (later.checked_sub(1).map(|place| self.marks[place]), self.marks.get(later))
+        else {
+            return if later == 0 { self.marks[0].at } else { self.last().at };
+        };
+        let [whole, part] = [after.awake_ms, awake_ms].map(|moment| i128::from(moment) - i128::from(before.awake_ms));
+        let passed = i128::from(after.at.as_millis()) - i128::from(before.at.as_millis());
+        Timestamp::from_millis(before.at.as_millis() + i64::try_from(passed * part / whole).unwrap_or(0))
     }
 
     fn last(&self) -> Mark {
@@ -259,6 +261,16 @@ impl AwakeTime {
     }
 }
 
+/// Forgets what the clock showed after `now`, to which it was set back at the moment `awake_ms`. It will show these
+/// times once more, and a lease that was written then must not be taken for one of before. The last mark of before is
+/// so long before the moment that the step can be told from what passes between two ticks.
+fn go_back(marks: &mut Vec<Mark>, now: Timestamp, awake_ms: i64) {
+    let before = at(marks, now).min(awake_ms.saturating_sub(signed_millis(LONGEST_STEP) + 1));
+    marks.retain(|mark| mark.at < now);
+    marks.iter_mut().for_each(|mark| mark.awake_ms = mark.awake_ms.min(before));
+    marks.push(Mark { at: now, awake_ms: before });
+}
+
 fn at(marks: &[Mark], time: Timestamp) -> i64 {
     let later = marks.partition_point(|mark| mark.at <= time);
     match (later.checked_sub(1).map(|place| marks[place]), marks.get(later)) {
@@ -284,8 +296,6 @@ pub struct AwakeClock {
     clock: Arc<dyn Clock>,
     monotonic: Arc<dyn Fn() -> Instant + Send + Sync>,
     awake: Mutex<(AwakeTime, Instant)>,
-    /// Since when the store is asked and has not answered.
-    asks_since: Mutex<Option<Instant>>,
 }
 
 impl AwakeClock {
@@ -305,7 +315,7 @@ impl AwakeClock {
     #[must_use]
     pub fn timed_by(clock: Arc<dyn Clock>, monotonic: Arc<dyn Fn() -> Instant + Send + Sync>) -> Self {
         let awake = Mutex::new((AwakeTime::beginning(clock.now()), monotonic()));
-        Self { clock, monotonic, awake, asks_since: Mutex::default() }
+        Self { clock, monotonic, awake }
     }
 
     /// Counts what has passed since the last tick.
@@ -315,20 +325,14 @@ impl AwakeClock {
         let (time, last) = &mut *awake;
         let passed = monotonic.saturating_duration_since(*last);
         let skipped = now.since(time.last().at).saturating_sub(passed);
-        let is_deaf = self.asks_since.lock().is_some_and(|since| is_long(monotonic, since));
-        let counted = if is_deaf { Duration::ZERO } else { Duration::from_millis(millis(passed.min(LONGEST_STEP))) };
+        let counted = Duration::from_millis(millis(passed.min(LONGEST_STEP)));
         time.go_on(now, counted);
         if passed > LONGEST_STEP || skipped > LONGEST_STEP {
             time.resume();
         }
         // What is left of a millisecond counts with the next tick.
-        *last = if passed > LONGEST_STEP || is_deaf { monotonic } else { *last + counted };
+        *last = if passed > LONGEST_STEP { monotonic } else { *last + counted };
     }
-}
-
-/// Returns whether a question that is under way since then has waited for its answer for so long that it is a gap.
-fn is_long(now: Instant, since: Instant) -> bool {
-    now.saturating_duration_since(since) > LONGEST_STEP
 }
 
 fn count(clock: &Weak<AwakeClock>) {
@@ -348,6 +352,10 @@ impl Clock for AwakeClock {
         self.clock.disagreement()
     }
 
+    fn went_back_from(&self) -> Timestamp {
+        self.clock.went_back_from()
+    }
+
     fn set_back_by(&self) -> Duration {
         self.clock.set_back_by()
     }
@@ -356,21 +364,10 @@ impl Clock for AwakeClock {
         self.clock.offset()
     }
 
-    fn begin_asking(&self) {
-        self.asks_since.lock().get_or_insert_with(|| (self.monotonic)());
-    }
-
-    fn end_asking(&self) {
-        let Some(since) = *self.asks_since.lock() else { return };
-        let was_deaf = is_long((self.monotonic)(), since);
-        if was_deaf {
-            self.tick();
-            self.awake.lock().0.resume();
-        }
-        *self.asks_since.lock() = None;
-    }
-
+    /// Returns the awake time up to now: where the clock was just set back, what it shows since must not be taken for
+    /// what it showed before.
     fn awake(&self) -> AwakeTime {
+        self.tick();
         self.awake.lock().0.clone()
     }
 }

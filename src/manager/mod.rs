@@ -259,6 +259,12 @@ impl Manager {
         self.clock_offset().is_some_and(|offset| offset.is_far)
     }
 
+    /// Returns the latest time that stands in the store as that of a change; `None` where nobody knows.
+    #[must_use]
+    pub fn written_until(&self) -> Option<Timestamp> {
+        self.shared.store.written_until()
+    }
+
     /// Returns that this machine's clock is further from the store's than clocks may differ, that the clocks of the
     /// group's members are too far apart, or that this machine's was set back and is waited for; `None` when none of
     /// these is so.
@@ -298,16 +304,6 @@ impl Manager {
     #[must_use]
     pub fn awake(&self) -> AwakeTime {
         self.shared.clock.awake()
-    }
-
-    /// Takes note of that the store is asked whether leases have ended ([`Clock::begin_asking`]).
-    pub fn begin_asking(&self) {
-        self.shared.clock.begin_asking();
-    }
-
-    /// Takes note of that the store has answered, or is asked no more.
-    pub fn end_asking(&self) {
-        self.shared.clock.end_asking();
     }
 
     /// Returns the time by this manager's clock.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::clock::AwakeInstant;
 use crate::job::{JobState, OrphanPolicy, QueueName};
 use crate::store::Store;
 
@@ -49,9 +49,10 @@ pub struct MonitorConfig {
     pub audit_anew: bool,
     /// How long a leader may act without renewing its lease; by default 3 s where there may be other monitors.
     pub term: Option<Duration>,
-    /// When this process took over a store that another one wrote to before; `None` where there was none. Workers could
-    /// not be heard for a while by then, so each lease counts as renewed at this time.
-    pub leads_since: Option<Timestamp>,
+    /// The moment at which this process took over a store that another one wrote to before, by its own awake time;
+    /// `None` where there was none. Workers could not be heard for a while by then, so each lease counts as renewed at
+    /// this moment.
+    pub leads_since: Option<AwakeInstant>,
 }
 
 impl Default for MonitorConfig {

@@ -79,7 +79,6 @@ impl Driver {
         let started = Instant::now();
         if !self.leadership.holds_at(started) {
             // Another process acts, and what has failed here is told there if it fails on.
-            self.scans.manager.end_asking();
             self.scans.manager.scan_ended(scan.as_str(), None);
             return;
         }

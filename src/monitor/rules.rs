@@ -16,15 +16,15 @@
 //! gap there is half of its term left of a lease: a worker sends a heartbeat every third, and one may be on its way. No
 //! gap makes a lease longer than by its term, however many there are.
 //!
-//! A time that lies far in the future was written by a clock that was wrong. In a store that only this process writes
-//! to, it counts as the moment at which this process began, came to lead or had its clock set back, whichever was last,
-//! so that the lease of a dead worker ends. Where others write, it may be that of a machine whose clock is ahead, and
-//! whose workers live.
+//! A time that is to come was written by another clock, or before this one was set back. In a store that only this
+//! process writes to, that was before this process began, came to lead or had its clock set back, and it counts as the
+//! last of these moments, so that the lease of a dead worker ends. Where others write, it may be that of a machine
+//! whose clock is ahead, and whose workers live: it counts as now.
 
 use std::time::Duration;
 
 use super::config::MonitorConfig;
-use crate::clock::{AwakeInstant, AwakeTime, FAR_AHEAD, Offset, Timestamp};
+use crate::clock::{AwakeInstant, AwakeTime, FAR_AHEAD, LONGEST_STEP, Offset, Timestamp};
 use crate::job::{Actor, Change, Job, JobState, Lease, OrphanPolicy, Recovery, Refusal, Running, State};
 
 /// The times by which jobs are judged.
@@ -37,7 +37,7 @@ pub struct Rules {
     /// Whether this clock is too far off to take anything away.
     clock_is_off: bool,
     heartbeat_stale: Option<Duration>,
-    leads_since: Option<Timestamp>,
+    leads_since: Option<AwakeInstant>,
     /// Whether only this process writes to the store, for as long as it lives or leads.
     is_alone: bool,
 }
@@ -87,13 +87,8 @@ impl Rules {
     }
 
     /// Returns this moment, or that at which this process took over if that is later.
-    fn not_before_the_lead(&self, moment: AwakeInstant, awake: &AwakeTime) -> AwakeInstant {
-        self.leads_since.map_or(moment, |since| moment.max(awake.at(since)))
-    }
-
-    /// Returns the time after which no heartbeat can have been written, unless by a clock that was wrong.
-    fn future(&self, now: Timestamp) -> Option<Timestamp> {
-        self.is_alone.then(|| now.plus(FAR_AHEAD))
+    fn not_before_the_lead(&self, moment: AwakeInstant) -> AwakeInstant {
+        self.leads_since.map_or(moment, |since| moment.max(since))
     }
 
     /// Returns whether a job that was written far ahead of this clock was written by one that was wrong.
@@ -104,20 +99,18 @@ impl Rules {
     /// Returns the time after which jobs were written by a clock that was wrong, and the states of those that do not
     /// come to be looked at in time for that.
     pub(super) fn written_ahead(&self, now: Timestamp) -> Option<(Timestamp, Vec<JobState>)> {
-        let states = match self.is_alone {
-            true => vec![JobState::Running, JobState::Available],
+        match self.is_alone {
+            true => Some((now.plus(LONGEST_STEP), vec![JobState::Running, JobState::Available])),
             // A running one may be that of a machine whose clock is ahead.
-            false => vec![JobState::Available],
-        };
-        self.knows_what_is_ahead().then(|| (now.plus(FAR_AHEAD), states))
+            false => self.knows_what_is_ahead().then(|| (now.plus(FAR_AHEAD), vec![JobState::Available])),
+        }
     }
 
     /// Returns the moment of a time at which a job was written.
     fn moment(&self, time: Timestamp, (now, awake): (Timestamp, &AwakeTime)) -> AwakeInstant {
-        match self.future(now).is_some_and(|future| time > future) {
-            true => {
-                self.not_before_the_lead(awake.set_back().map_or(awake.began(), |set| set.max(awake.began())), awake)
-            }
+        // What two looks at the clock may differ by is not to come.
+        match self.is_alone && time > now.plus(LONGEST_STEP) {
+            true => self.not_before_the_lead(awake.in_order_since()),
             false => awake.at(time),
         }
     }
@@ -127,7 +120,7 @@ impl Rules {
         let heard = self.moment(lease.heartbeat_at, (now, awake));
         let end = heard.plus(lease.expires_at.since(lease.heartbeat_at).max(lease.term));
         let after_a_gap = awake.resumed().map(|resumed| resumed.plus(lease.term / 2));
-        let after_the_lead = self.leads_since.map(|since| awake.at(since).plus(lease.term));
+        let after_the_lead = self.leads_since.map(|since| since.plus(lease.term));
         let latest = end.plus(lease.term);
         [after_a_gap, after_the_lead].into_iter().flatten().fold(end, AwakeInstant::max).min(latest)
     }
@@ -199,7 +192,7 @@ fn decide_running(job: &Job, running: &Running, times: (Timestamp, &AwakeTime), 
     if over_for.is_some_and(|over_for| over_for >= rules.lease_grace()) && !rules.clock_is_off {
         return Some(Action::Recover);
     }
-    let limit = job.spec.timeout.map(|timeout| rules.not_before_the_lead(began.plus(timeout), awake));
+    let limit = job.spec.timeout.map(|timeout| rules.not_before_the_lead(began.plus(timeout)));
     let is_too_long = limit.is_some_and(|limit| limit.plus(rules.grace()) <= now);
     if is_too_long && !rules.clock_is_off {
         return Some(Action::TimeOut);
@@ -212,7 +205,7 @@ fn decide_running(job: &Job, running: &Running, times: (Timestamp, &AwakeTime), 
     if overdue && running.overdue_at.is_none() {
         return Some(Action::MarkOverdue);
     }
-    let heard_at = rules.not_before_the_lead(rules.moment(lease.heartbeat_at, times), awake);
+    let heard_at = rules.not_before_the_lead(rules.moment(lease.heartbeat_at, times));
     let silent = heard_at.plus(rules.stale_after(lease.term)) <= now;
     (unflagged && overdue && silent).then_some(Action::Flag(Suspicion::Silent))
 }

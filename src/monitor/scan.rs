@@ -94,6 +94,8 @@ pub struct Scans {
     vigil: Arc<Vigil>,
     /// The key after which the next run of a scan continues.
     resume: Mutex<HashMap<Scan, SortKey>>,
+    /// The key after which the next look at jobs that were written ahead of this clock continues.
+    resume_ahead: Mutex<Option<SortKey>>,
 }
 
 impl Scans {
@@ -111,6 +113,7 @@ impl Scans {
             auditor: None,
             vigil: Arc::default(),
             resume: Mutex::default(),
+            resume_ahead: Mutex::default(),
         }
     }
 
@@ -155,16 +158,11 @@ impl Scans {
     }
 
     async fn watch(&self, scan: Scan, now: Timestamp, may_act: MayAct<'_>) -> Result<Report, ManagerError> {
-        // Until the store answers a search, no heartbeat can be written either.
-        self.manager.begin_asking();
         // A queue's own orphan policy decides what happens to its jobs.
         self.manager.know_queues().await?;
         let mut report = Report::default();
-        if let Some((future, states)) = self.rules_now().written_ahead(now).filter(|_| scan == Scan::Watch) {
-            // The time of their next check is to come as well.
-            let ahead = Filter { states, updated_after: Some(future), ..Filter::default() };
-            let mut pages = Pages::of(ahead, SortField::UpdatedAt, MAX_PAGES);
-            self.look_through(&mut pages, scan, now, may_act, &mut report).await?;
+        if scan == Scan::Watch {
+            self.look_ahead(now, may_act, &mut report).await?;
         }
         let after = self.resume.lock().remove(&scan);
         let mut pages = Pages::of(scan.filter(now), SortField::WatchAt, MAX_PAGES).after(after);
@@ -179,6 +177,22 @@ impl Scans {
         Ok(report)
     }
 
+    /// Acts on the jobs that were written ahead of this clock, whose next check is to come as well: on so many in one
+    /// run, and goes on with the others in the next one.
+    async fn look_ahead(&self, now: Timestamp, may_act: MayAct<'_>, report: &mut Report) -> Result<(), ManagerError> {
+        let Some((future, states)) = self.rules_now().written_ahead(now) else { return Ok(()) };
+        if self.manager.written_until().is_some_and(|until| until <= future) {
+            *self.resume_ahead.lock() = None;
+            return Ok(());
+        }
+        let ahead = Filter { states, updated_after: Some(future), ..Filter::default() };
+        let after = self.resume_ahead.lock().take();
+        let mut pages = Pages::of(ahead, SortField::UpdatedAt, MAX_PAGES).after(after);
+        self.look_through(&mut pages, Scan::Watch, now, may_act, report).await?;
+        *self.resume_ahead.lock() = pages.rest().cloned();
+        Ok(())
+    }
+
     /// Acts on the jobs of these pages that need it.
     async fn look_through(
         &self,
@@ -190,9 +204,7 @@ impl Scans {
     ) -> Result<End, ManagerError> {
         let mut reached = None;
         while let Some(search) = pages.next() {
-            self.manager.begin_asking();
             let page = self.manager.search(search).await?;
-            self.manager.end_asking();
             report.looked_at += page.len();
             pages.passed(&page);
             reached = page.last().and_then(|found| found.job.watch_at());

@@ -4,22 +4,22 @@
 
 use parking_lot::Mutex;
 
-use crate::clock::{AwakeTime, Mark, Timestamp};
+use crate::clock::{AwakeInstant, AwakeTime, Mark};
 
 /// The awake time of the monitors before this one.
 #[derive(Debug, Default)]
 pub struct Vigil {
-    /// When this process took over a store that another one wrote to before, if it did: what its clock has shown until
-    /// then says nothing of the times that the other one has written.
-    since: Option<Timestamp>,
+    /// The moment at which this process took over a store that another one wrote to before, if it did: what its clock
+    /// has shown until then says nothing of the times that the other one has written.
+    since: Option<AwakeInstant>,
     /// The marks of those before; `None` as long as they are not read.
     before: Mutex<Option<Vec<Mark>>>,
 }
 
 impl Vigil {
-    /// Creates the vigil of a process that took over at this time, if it did.
+    /// Creates the vigil of a process that took over at this moment, if it did.
     #[must_use]
-    pub fn of(leads_since: Option<Timestamp>) -> Self {
+    pub fn of(leads_since: Option<AwakeInstant>) -> Self {
         Self { since: leads_since, before: Mutex::default() }
     }
 

@@ -18,7 +18,16 @@ struct Process {
 
 impl Process {
     fn begin() -> Self {
-        let (wall, passed) = (Arc::new(ManualClock::at(at(0))), Arc::new(AtomicU64::new(0)));
+        Self::on(Arc::new(ManualClock::at(at(0))))
+    }
+
+    /// Returns another process on the same machine.
+    fn begun_again(&self) -> Self {
+        Self::on(Arc::clone(&self.wall))
+    }
+
+    fn on(wall: Arc<ManualClock>) -> Self {
+        let passed = Arc::new(AtomicU64::new(0));
         let (start, millis) = (Instant::now(), Arc::clone(&passed));
         let monotonic = move || start + Duration::from_millis(millis.load(Ordering::SeqCst));
         let clock = AwakeClock::timed_by(Arc::clone(&wall) as Arc<dyn Clock>, Arc::new(monotonic));
@@ -72,35 +81,14 @@ fn a_wall_clock_that_goes_at_half_the_speed_loses_no_awake_time() {
 }
 
 #[test]
-fn no_awake_time_passes_while_the_store_does_not_answer() {
-    let process = Process::begin();
-    process.run(10_000);
-    process.clock.begin_asking();
-    process.run(900);
-    process.clock.end_asking();
-    assert_eq!(process.awake_since(0), 10_900, "an answer that comes in time is no gap");
-    process.clock.begin_asking();
-    process.run(300_000);
-    process.clock.begin_asking();
-    process.run(300_000);
-    process.clock.end_asking();
-    assert_eq!(process.awake_since(0), 11_900);
-    let awake = process.clock.awake();
-    assert_eq!(awake.resumed(), Some(awake.now()));
-    process.clock.end_asking();
-    process.run(10_000);
-    assert_eq!(process.awake_since(0), 21_900);
-}
-
-#[test]
 fn times_that_a_clock_shows_once_more_are_those_of_the_second_time() {
     let process = Process::begin();
     process.run(60_000);
     process.wall.turn_back(Duration::from_secs(3_600));
     process.tick(100, 100);
     let awake = process.clock.awake();
-    assert_eq!(awake.set_back(), Some(awake.now()));
-    assert_eq!(awake.resumed(), awake.set_back(), "it is a gap");
+    assert_eq!(awake.in_order_since(), awake.now());
+    assert_eq!(awake.resumed(), Some(awake.now()), "it is a gap");
     process.run(30_000);
     let since = |awake: &AwakeTime, seconds: i64| {
         super::super::millis(awake.since(Timestamp::from_millis(at(0).as_millis() + seconds * 1_000)))
@@ -147,9 +135,65 @@ fn a_process_that_takes_over_does_not_go_by_what_its_clock_showed_before() {
         process.passed.fetch_add(100, Ordering::SeqCst);
         clock.tick();
     }
-    let joined = clock.awake().after(before.clock.awake().marks(), Some(at(270_000)));
+    let awake = clock.awake();
+    let joined = awake.after(before.clock.awake().marks(), Some(awake.at(at(270_000))));
     let since = |millis| super::super::millis(joined.since(at(millis)));
     assert_eq!([275_000, 270_000, 250_000, 30_000, 20_000].map(since), [5_000, 10_000, 10_000, 10_000, 20_000]);
+}
+
+#[test]
+fn a_clock_that_was_set_back_is_known_to_the_processes_after_that_as_well() {
+    let first = Process::begin();
+    first.run(60_000);
+    first.wall.turn_back(Duration::from_secs(30));
+    first.tick(0, 0);
+    first.run(10_000);
+    let awake = first.clock.awake();
+    assert_eq!(awake.now().since(awake.in_order_since()), Duration::from_secs(10));
+    // The clock goes on, and then it is set back while no process runs.
+    let mut marks = awake.marks().to_vec();
+    for (by, since) in [(5_000, 30), (-15_000, 20), (5_000, 40)] {
+        let process = Process::begin();
+        process.wall.turn_back(Duration::from_secs(3_600));
+        let last = marks.last().expect("a mark").at.as_millis();
+        let ahead = last + by - process.wall.now().as_millis();
+        process.wall.advance(Duration::from_millis(ahead.unsigned_abs()));
+        let process = process.begun_again();
+        process.run(20_000);
+        let joined = process.clock.awake().after(&marks, None);
+        assert_eq!(joined.now().since(joined.in_order_since()), Duration::from_secs(since), "after {by}");
+        marks = joined.marks().to_vec();
+    }
+}
+
+#[test]
+fn a_clock_that_was_set_back_in_a_gap_is_known_as_well() {
+    let process = Process::begin();
+    process.run(10_000);
+    process.tick(600_000, 100);
+    process.wall.turn_back(Duration::from_secs(2));
+    process.tick(0, 0);
+    process.run(5_000);
+    let awake = process.clock.awake();
+    let next = AwakeTime::beginning(process.wall.now()).after(awake.marks(), None);
+    for known in [awake, next] {
+        assert_eq!(known.now().since(known.in_order_since()), Duration::from_secs(5));
+    }
+}
+
+#[test]
+fn a_process_that_leads_and_whose_clock_is_set_back_behind_that_goes_on_from_the_moment() {
+    let process = Process::begin();
+    process.run(60_000);
+    let since = process.clock.awake().now();
+    process.run(10_000);
+    process.wall.turn_back(Duration::from_secs(40));
+    process.tick(0, 0);
+    process.run(20_000);
+    let joined = process.clock.awake().after(&[Mark::UNKNOWN], Some(since));
+    assert_eq!([31_000, 40_000, 50_000].map(|time| joined.since(at(time)).as_secs()), [19, 10, 0]);
+    assert_eq!(joined.now().since(joined.in_order_since()), Duration::from_secs(20));
+    assert_eq!(joined.since(at(0)), Duration::from_secs(30), "of before the lead nothing is known");
 }
 
 #[test]

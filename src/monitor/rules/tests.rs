@@ -115,7 +115,7 @@ fn a_silent_job_is_flagged_when_its_lease_ends_and_recovered_after_the_grace() {
 
 #[test]
 fn whoever_takes_over_recovers_no_job_before_its_whole_term_has_passed_since_then() {
-    let rules = Rules { leads_since: Some(at(200)), ..rules(2, 0) };
+    let rules = Rules { leads_since: Some(awake_without(85, 200)(200).now()), ..rules(2, 0) };
     let overdue = [(215, Action::MarkOverdue), (230, Action::Flag(Suspicion::Silent))];
     let heard = beating(&running(None), 80);
     // The leader before has led until the second 85.
@@ -132,8 +132,12 @@ fn whoever_takes_over_recovers_no_job_before_its_whole_term_has_passed_since_the
 
 #[test]
 fn a_lease_that_was_taken_under_this_process_ends_as_it_says() {
-    let rules = Rules { leads_since: Some(at(0)), ..rules(2, 0) };
-    assert_eq!(watched(running(None), &rules, 0..=62).1, watched(running(None), &super::tests::rules(2, 0), 0..=62).1);
+    let awake = awake_without(0, 0);
+    let rules = Rules { leads_since: Some(awake(0).now()), ..rules(2, 0) };
+    assert_eq!(
+        watched_by(&awake, running(None), &rules, 0..=62).1,
+        watched(running(None), &super::tests::rules(2, 0), 0..=62).1
+    );
 }
 
 #[test]

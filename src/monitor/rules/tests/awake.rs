@@ -27,6 +27,8 @@ enum Event {
     StepBack(u64),
     /// The server is killed, and started again after so long.
     Restart(u64),
+    /// Another server takes over, which was there for so long without leading.
+    TakeOver(u64),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -38,6 +40,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (1_000_u64..3_600_000).prop_map(Event::Step),
         1 => (1_000_u64..7_200_000).prop_map(Event::StepBack),
         1 => (100_u64..3_600_000).prop_map(Event::Restart),
+        1 => (100_u64..60_000).prop_map(Event::TakeOver),
     ]
 }
 
@@ -48,6 +51,7 @@ struct Model {
     start: Instant,
     clock: AwakeClock,
     vigil: Vigil,
+    rules: Rules,
     /// What the server has written of its awake time, once a second.
     written: Vec<Mark>,
     written_at: u64,
@@ -58,6 +62,8 @@ struct Model {
     silent_for: u64,
     /// The awake time of the server in milliseconds, as it really was.
     awake: u64,
+    /// The awake time when the wall clock was last set back, or a server began that may not know of that.
+    set_back: u64,
     ended: Option<(Action, u64)>,
 }
 
@@ -76,6 +82,7 @@ impl Model {
             start,
             clock,
             vigil,
+            rules: alone(),
             written,
             written_at: 0,
             term,
@@ -83,6 +90,7 @@ impl Model {
             beats: true,
             silent_for: 0,
             awake: 0,
+            set_back: 0,
             ended: None,
         }
     }
@@ -105,7 +113,7 @@ impl Model {
         self.clock.tick();
         let (now, awake) = (self.clock.now(), self.vigil.goes_on_with(self.clock.awake()));
         // A scan is as fast as it can be, and comes before the heartbeat.
-        let action = super::super::decide(&self.job, now, &awake, &alone());
+        let action = super::super::decide(&self.job, now, &awake, &self.rules);
         if let Some(action @ (Action::Recover | Action::TimeOut)) = action {
             self.ended.get_or_insert((action, self.awake));
         }
@@ -146,14 +154,32 @@ impl Model {
                 }
             }
             Event::Step(millis) => self.pass(millis, 0),
-            Event::StepBack(millis) => self.wall.turn_back(Duration::from_millis(millis)),
+            Event::StepBack(millis) => {
+                self.wall.turn_back(Duration::from_millis(millis));
+                self.set_back = self.awake;
+            }
             Event::Restart(millis) => {
                 self.pass(millis, millis);
                 self.clock = Self::clock(&self.wall, &self.passed, self.start);
-                self.vigil = Vigil::default();
-                self.vigil.go_on_from(&self.written);
+                self.begin(None);
+            }
+            Event::TakeOver(millis) => {
+                self.clock = Self::clock(&self.wall, &self.passed, self.start);
+                for _ in 0..millis / 100 {
+                    self.pass(100, 100);
+                    self.clock.tick();
+                }
+                let since = self.clock.awake().now();
+                self.begin(Some(since));
             }
         }
+    }
+
+    /// The server goes on from what the one before has written, and leads since this moment.
+    fn begin(&mut self, leads_since: Option<AwakeInstant>) {
+        self.vigil = Vigil::of(leads_since);
+        self.vigil.go_on_from(&self.written);
+        self.rules = leading(leads_since);
     }
 
     fn run_until(&mut self, seconds: u64) {
@@ -242,27 +268,12 @@ fn lease_of(job: &Job, second: u64) -> Lease {
 
 /// The rules of a process that is alone on its store.
 fn alone() -> Rules {
-    Rules::of(&MonitorConfig { orphan_grace: Duration::ZERO, ..MonitorConfig::default() }, true)
+    leading(None)
 }
 
-#[test]
-fn a_store_that_was_away_for_ten_minutes_leaves_leases_a_third_of_their_term() {
-    for beats in [true, false] {
-        let mut model = Model::new(TERM, None);
-        model.play(Event::Run(590));
-        model.beats = beats;
-        model.clock.begin_asking();
-        // Nobody can write a heartbeat, and no scan sees anything.
-        for _ in 0..6_000 {
-            model.pass(100, 100);
-            model.clock.tick();
-        }
-        model.clock.end_asking();
-        model.play(Event::Run(TERM.as_secs() * 10 / 3));
-        assert_eq!(model.ended, None);
-        model.play(Event::Run(TERM.as_secs() * 20));
-        assert_eq!(model.ended.is_none(), beats, "{:?}", model.ended);
-    }
+/// The rules of a process that is alone on its store since this moment.
+fn leading(leads_since: Option<AwakeInstant>) -> Rules {
+    Rules::of(&MonitorConfig { orphan_grace: Duration::ZERO, leads_since, ..MonitorConfig::default() }, true)
 }
 
 #[test]
@@ -279,20 +290,51 @@ fn an_hour_back_takes_nothing_from_a_worker_that_beats_and_ends_the_lease_of_a_d
 
 #[test]
 fn a_member_that_comes_to_lead_ends_no_lease_that_was_written_an_hour_ahead_before_its_term_is_over() {
-    let leads_since = Some(at(1_000));
-    let rules =
-        Rules::of(&MonitorConfig { orphan_grace: Duration::ZERO, leads_since, ..MonitorConfig::default() }, true);
     let mut job = running(None);
     job.spec = Arc::new(JobSpec { timeout: None, expected_runtime: None, ..(*job.spec).clone() });
     let ahead = job.heartbeat(&proof(), None, Duration::ZERO, at(4_600)).expect("held");
     // It was there as a follower all the time.
     let mut awake = AwakeTime::beginning(at(0));
-    let mut decided = Vec::new();
-    for second in [1_000, 1_000 + TERM.as_secs() - 1, 1_000 + 2 * TERM.as_secs()] {
-        awake.go_on(at(second), Duration::from_secs(second).saturating_sub(awake.since(at(0))));
-        decided.push(super::super::decide(&ahead, at(second), &awake, &rules));
+    awake.go_on(at(1_000), Duration::from_secs(1_000));
+    let leads_since = Some(awake.now());
+    let decide = |second: u64, awake: &AwakeTime| {
+        let joined = awake.after(&[Mark { at: at(4_590), awake_ms: 0 }], leads_since);
+        super::super::decide(&ahead, at(second), &joined, &leading(leads_since))
+    };
+    let mut decided = vec![decide(1_000, &awake)];
+    for seconds in [TERM.as_secs() - 1, 1] {
+        let (last, seconds) = (awake.marks().last().expect("a mark").at, Duration::from_secs(seconds));
+        awake.go_on(last.plus(seconds), seconds);
+        decided.push(decide(1_000, &awake));
     }
     assert_eq!(decided, [None, None, Some(Action::Recover)]);
+}
+
+#[test]
+fn leases_and_time_limits_end_after_a_step_back_behind_the_moment_at_which_the_lead_began() {
+    let mut awake = AwakeTime::beginning(at(0));
+    awake.go_on(at(7_200), Duration::from_secs(7_200));
+    let leads_since = Some(awake.now());
+    awake.go_on(at(7_210), Duration::from_secs(10));
+    awake.go_on(at(3_610), Duration::from_millis(100));
+    let rules = leading(leads_since);
+    let claim = Claim { worker_id: proof().worker_id, request_id: None, term: TERM, margin: Duration::ZERO };
+    let claimed = |spec: JobSpec| {
+        Job { spec: Arc::new(spec), expires_at: None, ..job(None) }.claim(&claim, at(3_610)).expect("claimed")
+    };
+    let dead = claimed(JobSpec { timeout: None, expected_runtime: None, ..(*job(None).spec).clone() });
+    let mut lives = claimed(JobSpec { expected_runtime: None, ..(*job(None).spec).clone() });
+    let mut ended = [None; 2];
+    for second in 1..=400 {
+        awake.go_on(at(3_610 + second), Duration::from_secs(1));
+        let (now, awake) = (at(3_610 + second), awake.after(&[Mark::UNKNOWN], leads_since));
+        lives = lives.heartbeat(&proof(), None, Duration::ZERO, now).expect("held");
+        for (job, ended) in [&dead, &lives].into_iter().zip(&mut ended) {
+            let action = super::super::decide(job, now, &awake, &rules);
+            *ended = ended.or(action.filter(|action| *action != Action::MarkOverdue).map(|action| (action, second)));
+        }
+    }
+    assert_eq!(ended, [Some((Action::Recover, 60)), Some((Action::TimeOut, 300))]);
 }
 
 #[test]
@@ -317,6 +359,11 @@ fn a_lease_of_a_year_ahead_ends_after_its_term_when_its_worker_is_dead() {
     assert_eq!(super::super::decide(&beats, now, &awake, &alone), Some(Action::Recover));
 }
 
+/// Returns how many servers begin.
+fn servers(events: &[Event]) -> u64 {
+    events.iter().filter(|event| matches!(event, Event::Restart(_) | Event::TakeOver(_))).count() as u64
+}
+
 proptest! {
     #![proptest_config(cases())]
 
@@ -337,34 +384,38 @@ proptest! {
     ) {
         let mut model = Model::new(term, None);
         let is_set_back = before.iter().chain(&after).any(|event| matches!(event, Event::StepBack(_)));
+        let servers = servers(&after);
         before.into_iter().for_each(|event| model.play(event));
         model.beats = false;
         let heard = model.awake;
-        let again = after.iter().filter(|event| matches!(event, Event::StepBack(_) | Event::Restart(_))).count() as u64;
         for event in after {
             model.play(event);
         }
-        model.run_until(4 * term.as_secs() + 25 * (60 + term.as_secs()));
+        model.run_until(8 * term.as_secs());
         let (_, ended) = model.ended.expect("the lease has ended");
-        // What a server that is killed has not written down is lost: a second for each. And a heartbeat that is ahead
-        // counts from each step back and each start, and as one of now where it is ahead by less than a minute.
-        let ahead = if is_set_back { (again + 1) * (60_000 + millis(term)) } else { 0 };
-        let most = 2 * millis(term) + 1_000 + 25 * 1_100 + ahead;
-        prop_assert!(ended - heard <= most, "{} of {most}", ended - heard);
+        // What a server that is killed has not written down is lost: a second for each, and what two ticks are apart.
+        let most = 2 * millis(term) + servers * 1_100 + 1_000;
+        // A clock that was set back lets a lease begin its term once more, and again where it comes to the time of the
+        // last heartbeat a second time before the lease has ended.
+        let (since, most) = if is_set_back { (heard.max(model.set_back), 2 * most) } else { (heard, most) };
+        prop_assert!(ended.saturating_sub(since) <= most, "{} of {most}", ended - since);
     }
 
     #[test]
     fn a_time_limit_counts_awake_time(events in prop::collection::vec(event(), 0..25)) {
         let mut model = Model::new(TERM, Some(TIMEOUT));
-        // A clock that was set back lets the limit count from then.
-        for event in events.into_iter().filter(|event| !matches!(event, Event::StepBack(_))) {
+        let is_set_back = events.iter().any(|event| matches!(event, Event::StepBack(_)));
+        let servers = servers(&events);
+        for event in events {
             model.play(event);
         }
-        model.run_until(2 * TIMEOUT.as_secs());
+        model.run_until(3 * TIMEOUT.as_secs());
         let (action, ended) = model.ended.expect("it has reached its limit");
         prop_assert_eq!(action, Action::TimeOut);
-        let limit = millis(TIMEOUT);
-        let lost = 25 * 1_100;
-        prop_assert!((limit - limit / 20..=limit + limit / 20 + lost).contains(&ended), "{ended}");
+        let (limit, lost) = (millis(TIMEOUT), servers * 1_100);
+        prop_assert!(ended >= limit - limit / 20, "it ends early, after {ended}");
+        // A clock that was set back lets the limit count from the first heartbeat after that.
+        let since = if is_set_back { model.set_back + millis(TERM) / 3 } else { 0 };
+        prop_assert!(ended <= since + limit + limit / 20 + lost, "{ended}");
     }
 }
