@@ -198,9 +198,9 @@ impl Leader {
     }
 
     /// Returns whether this machine's clock is certainly further from the store's than clocks may differ: then nothing
-    /// is taken away here.
+    /// is taken away here, and another monitor that shares the store is to lead.
     fn is_off(&self) -> bool {
-        self.clock.offset().is_some_and(|offset| offset.is_too_far)
+        !self.store.is_exclusive() && self.clock.offset().is_some_and(|offset| offset.is_too_far)
     }
 
     fn has_not_given_way_for(&self, time: Duration) -> bool {
@@ -248,9 +248,14 @@ impl Leader {
             .foreign
             .as_ref()
             .is_some_and(|lease| lease.version == record.version && began.duration_since(lease.since) >= term);
-        if is_free && self.is_off() && !self.has_not_given_way_for(GIVES_WAY_TERMS * self.term) {
-            // Another monitor takes it, if there is one.
-            return Ok(());
+        if is_free && self.is_off() {
+            // Another monitor takes it, if there is one whose clock is not off.
+            if self.has_not_given_way_for(GIVES_WAY_EVERY) {
+                self.gave_way = Some(began);
+            }
+            if !self.has_not_given_way_for(GIVES_WAY_TERMS * self.term) {
+                return Ok(());
+            }
         }
         if is_free || is_over {
             return self.take(claim.fence.saturating_add(1), Some(record.version)).await;

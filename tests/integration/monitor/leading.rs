@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::clock::ticks::TicksError;
-use leasehold::clock::{Clock, Offset, SystemClock, Timestamp};
+use leasehold::clock::{Clock, ManualClock, SystemClock};
 use leasehold::job::JobState;
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::monitor::leader::{Leader, Leadership};
@@ -68,6 +68,15 @@ impl Candidate {
         Self { leader, leadership, watch }
     }
 
+    /// One whose clock is off.
+    fn off(site: &Site, watch: &Stopwatch) -> Self {
+        let clock = Arc::new(ManualClock::at(site.clock.now()));
+        clock.be_far_off(true);
+        let now = watch.clone();
+        let leader = Leader::timed_by(Arc::clone(&site.store), clock, TERM, Arc::new(move || now.now()));
+        Self { leadership: leader.leadership(), leader, watch: watch.clone() }
+    }
+
     /// Takes a step; gives whether it leads then.
     async fn step(&mut self) -> bool {
         self.leader.step().await.expect("the store answers");
@@ -91,18 +100,21 @@ async fn on_elasticsearch() -> Site {
     Site::on(engines::elasticsearch().await).await
 }
 
-/// A clock that is an hour ahead of the store's.
-struct OffClock(Arc<dyn Clock>);
-
-impl Clock for OffClock {
-    fn now(&self) -> Timestamp {
-        self.0.now()
+#[tokio::test(flavor = "multi_thread")]
+async fn two_monitors_whose_clocks_are_both_off_do_not_pass_the_lead_to_and_fro() {
+    let site = on_elasticsearch().await;
+    let watch = Stopwatch::started();
+    let mut both = [Candidate::off(&site, &watch), Candidate::off(&site, &watch)];
+    let (mut leads, mut nobody) = ([0, 0], 0);
+    for _ in 0..300 {
+        for (candidate, seconds) in both.iter_mut().zip(&mut leads) {
+            *seconds += u32::from(candidate.step().await);
+        }
+        nobody += u32::from(!both.iter().any(Candidate::leads));
+        watch.advance(Duration::from_secs(1));
     }
-
-    fn offset(&self) -> Option<Offset> {
-        let ahead = Duration::from_secs(3_600);
-        Some(Offset { behind: Duration::ZERO, ahead, is_too_far: true, is_far: false })
-    }
+    assert_eq!(leads[1], 0, "the first one leads on");
+    assert!(nobody <= 6 * 7, "for two terms of each minute it waits for a right one: {nobody}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,10 +122,7 @@ async fn a_leader_whose_clock_is_off_lets_another_monitor_lead_and_leads_on_wher
     let site = on_elasticsearch().await;
     let watch = Stopwatch::started();
     let mut right = Candidate::over(&site, &watch);
-    let (store, clock) = (Arc::clone(&site.store), Arc::new(OffClock(Arc::clone(&site.clock) as Arc<dyn Clock>)));
-    let now = watch.clone();
-    let leader = Leader::timed_by(store, clock, TERM, Arc::new(move || now.now()));
-    let mut off = Candidate { leadership: leader.leadership(), leader, watch: watch.clone() };
+    let mut off = Candidate::off(&site, &watch);
     assert!(off.step().await, "nobody else leads");
     // It is alone: it leaves the lease for two terms, and then leads on for a minute.
     assert!(!off.step().await);
