@@ -7,16 +7,18 @@ use crate::clock::ClocksSeen;
 use crate::store::Standing;
 
 /// Records where the member stands, and what it knows of the members' clocks, for whoever reads the metrics now.
-pub(super) fn record(standing: &Standing, clocks: &ClocksSeen) {
+pub(super) fn record(standing: &Standing, clocks: &ClocksSeen, members: impl Iterator<Item = u64>) {
     let Standing { term, leads, applied, committed, .. } = *standing;
     gauge!("leasehold_member_term").set(term as f64);
     gauge!("leasehold_member_leads").set(if leads { 1.0 } else { 0.0 });
     gauge!("leasehold_member_applied").set(applied as f64);
     gauge!("leasehold_member_committed").set(committed as f64);
     gauge!("leasehold_member_lag_entries").set(committed.saturating_sub(applied) as f64);
-    for (member, ahead) in &clocks.ahead {
+    // Of a member that was not heard of for a while, nothing is known.
+    for member in members.chain(clocks.ahead.keys().copied()) {
+        let ahead = clocks.ahead.get(&member).map_or(f64::NAN, |ahead| ahead.middle() as f64 / 1_000.0);
         let member = member.to_string();
-        gauge!("leasehold_member_clock_ahead_seconds", "member" => member).set(ahead.middle() as f64 / 1_000.0);
+        gauge!("leasehold_member_clock_ahead_seconds", "member" => member).set(ahead);
     }
     gauge!("leasehold_member_clocks_off").set(clocks.off.len() as f64);
     gauge!("leasehold_member_clocks_apart").set(clocks.apart.len() as f64);

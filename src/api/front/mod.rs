@@ -381,7 +381,7 @@ async fn readyz(State(front): State<Arc<Front>>) -> Answer {
 
 /// Returns the metrics of this process, with those of the whole store while it leads.
 async fn metrics(State(front): State<Arc<Front>>, request: Request) -> Response {
-    measured::record(&front.standing(), &front.clocks_seen());
+    measured::record(&front.standing(), &front.clocks_seen(), front.map.addresses.keys().copied());
     if let Some((router, _)) = front.own.router() {
         return call(router, request).await;
     }
