@@ -175,8 +175,8 @@ impl Manager {
             clock,
         });
         let manager = Self { shared };
-        let [filling, surveying, listing, meeting, limiting, unique, ordering, lines, swept, recalling] =
-            [(); 10].map(|()| manager.clone());
+        let [filling, surveying, listing, meeting, limiting, unique, ordering, lines, swept, recalling, noting] =
+            [(); 11].map(|()| manager.clone());
         let tasks = &manager.shared.tasks;
         tasks.spawn(async move { filling.keep_filled().await });
         tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval).await });
@@ -188,6 +188,7 @@ impl Manager {
         tasks.spawn(ordering.keep_order(order_requests));
         tasks.spawn(lines.keep_lines());
         tasks.spawn(swept.sweep_lines());
+        tasks.spawn(async move { noting.keep_steps_noted().await });
         manager
     }
 

@@ -146,6 +146,66 @@ pub(super) async fn a_feed_goes_on_at_another_manager_with_what_the_store_has(si
     }
 }
 
+/// A position of before the clock was set back, in the time that it shows once more: what was written since may lie
+/// before it.
+pub(super) async fn a_feed_that_goes_on_elsewhere_says_that_something_may_be_missing_after_the_clock_was_set_back(
+    site: Site,
+) {
+    let mut feed = follow(&site.manager, EventsFrom::Now).await;
+    site.submit(new_job()).await;
+    let (before, _) = event(&mut feed).await;
+    site.clock.turn_back(Duration::from_secs(3_600));
+    let process = site.another_manager();
+    process.submit(&caller(), vec![new_job()]).await.pop().expect("one answer").expect("taken");
+    // The process is started once more when the clock has come as far again, and much later.
+    for after in [3_590, 20, 86_400] {
+        site.clock.advance(Duration::from_secs(after));
+        let process = site.another_manager();
+        until("something may be missing", async || is_gap(&process, before).await).await;
+        let after = follow(&process, EventsFrom::Now).await.position();
+        let next = site.another_manager();
+        until("nothing is missing", async || !is_gap(&next, after).await).await;
+    }
+}
+
+/// Returns whether a feed that goes on at this position says that something may be missing.
+async fn is_gap(process: &Manager, position: EventId) -> bool {
+    let (mut feed, mut is_gap) = (follow(process, EventsFrom::After(position)).await, false);
+    loop {
+        match next(&mut feed).await {
+            FeedItem::Gap(_) => is_gap = true,
+            FeedItem::Event(..) => {}
+            FeedItem::Live(_) => return is_gap,
+        }
+    }
+}
+
+/// What other managers wrote before the clock was set back does not come as if it happened when the clock shows those
+/// times once more.
+pub(super) async fn what_was_written_before_the_clock_was_set_back_is_not_told_as_live(site: Site) {
+    let other = if site.store.is_exclusive() { site.manager.clone() } else { site.another_manager() };
+    let submit = async |count: usize| {
+        let answers = other.submit(&caller(), vec![new_job(); count]).await;
+        answers.into_iter().map(|one| one.expect("taken").job.versioned.job.id.clone()).collect::<Vec<_>>()
+    };
+    submit(3).await;
+    site.engine.settle().await;
+    site.clock.turn_back(Duration::from_secs(1_800));
+    let mut feed = follow(&site.manager, EventsFrom::Now).await;
+    assert!(matches!(next(&mut feed).await, FeedItem::Live(_)), "there is no past");
+    let mut expected = submit(1).await;
+    let (_, first) = event(&mut feed).await;
+    assert_eq!(first.job_id, expected[0]);
+    for _ in 0..61 {
+        site.clock.advance(Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    expected = submit(1).await;
+    let (_, last) = event(&mut feed).await;
+    assert_eq!(last.job_id, expected[0], "nothing of before comes between");
+}
+
 /// What another manager writes is found by searches, by its times; the feed of this one goes by no time.
 pub(super) async fn what_another_manager_writes_after_the_clock_was_set_back_is_told(site: Site) {
     let mut feed = follow(&site.manager, EventsFrom::Now).await;

@@ -12,6 +12,7 @@
 mod event;
 mod replay;
 mod ring;
+mod steps;
 mod tail;
 
 use std::collections::VecDeque;
@@ -23,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-use crate::clock::{FAR_AHEAD, Timestamp};
+use crate::clock::Timestamp;
 use crate::job::Job;
 
 use crate::manager::Manager;
@@ -164,9 +165,11 @@ impl Manager {
                 EventsFrom::After(id) => (Some(id.at.minus(LATENESS)), ring.last()),
             }
         };
-        // The clock was set back since, and nobody knows how much of what follows it has shown before.
         let now = shared.clock.now();
-        let is_set_back = matches!(from, EventsFrom::After(id) if id.at > now.plus(FAR_AHEAD));
+        let is_set_back = match from {
+            EventsFrom::After(position) if replay_from.is_some() => self.may_lie_before(position).await?,
+            EventsFrom::Now | EventsFrom::Since(_) | EventsFrom::After(_) => false,
+        };
         let replay_from = replay_from.map(|from| if is_set_back { from.min(now.minus(LATENESS)) } else { from });
         let live_from = if replay_from.is_some() { seq } else { shared.observe.events.ring.lock().last() };
         let mut feed = EventFeed { seat, filter, seq, live_from: Some(live_from), waiting: VecDeque::new() };

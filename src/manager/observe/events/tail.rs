@@ -3,8 +3,10 @@
 //! A search does not find a write at once: it lags by a refresh, and the time in it is that of another machine's
 //! clock. So the tail never moves past events that are [`LATENESS`] old, reads the last seconds again each time, and
 //! the ring drops events that have arrived already. Where the clock was set back, it goes back as well, by the time
-//! that has passed since it has read all that there was.
+//! that has passed since it has read all that there was. What was written before shows up once more when the clock has
+//! come as far again: the tail remembers how far the histories of the jobs had come that are ahead of it.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -12,6 +14,7 @@ use tracing::warn;
 
 use super::event::JobEvent;
 use crate::clock::Timestamp;
+use crate::job::JobId;
 use crate::manager::Manager;
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::StoreError;
@@ -32,16 +35,33 @@ const PAGES: usize = 10;
 /// The longest lag of the tail. Beyond it, the tail skips the unread events and reports a gap.
 const MAX_LAG: Duration = Duration::from_secs(60);
 
+/// How many jobs that are ahead of the clock are remembered. Beyond that, the tail reports a gap.
+const MAX_AHEAD: usize = 100_000;
+
+/// The number of the last entry of each job that is ahead of the clock, as far as it was written before.
+type Ahead = HashMap<JobId, u32>;
+
 /// Publishes other managers' events from `position` on, until no feed listens any more or the manager stops.
 pub(super) async fn follow(manager: Manager, mut position: Timestamp) {
-    let (mut failing, mut read_at) = (false, Instant::now());
+    let (mut failing, mut read_at, mut ahead) = (false, Instant::now(), None);
     while !manager.shared.observe.events.ring.lock().end_tail(Instant::now()) {
         let (begun, now) = (Instant::now(), manager.shared.clock.now());
+        let mut told_until = None;
         if position > now {
             warn!("the clock was set back: events are followed from before that");
+            (told_until, ahead) = (Some(position), None);
             position = now.minus(read_at.elapsed() + LATENESS);
         }
-        match manager.publish_others(position).await {
+        let told = async {
+            let known = match ahead.take() {
+                Some(known) => known,
+                None => manager.look_ahead(now, told_until).await?,
+            };
+            let reached = manager.publish_others(position, &known).await;
+            ahead = Some(known);
+            reached
+        };
+        match told.await {
             Ok(reached) => {
                 (position, read_at) = (reached, begun);
                 failing = false;
@@ -60,8 +80,33 @@ pub(super) async fn follow(manager: Manager, mut position: Timestamp) {
 }
 
 impl Manager {
+    /// Returns what is ahead of the clock since it was set back: the entries up to `told_until`, which the tail has
+    /// read before that; or all of them, for a tail that begins.
+    async fn look_ahead(&self, now: Timestamp, told_until: Option<Timestamp>) -> Result<Ahead, StoreError> {
+        // Another machine's clock may be ahead a little.
+        let is_set_back = self.shared.clock.went_back_from() > now;
+        let from = if is_set_back { now } else { now.plus(LATENESS) };
+        let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
+        let filter = Filter { updated_after: Some(from), ..Filter::default() };
+        let mut search = Search { filter, sort, after: None, limit: PAGE };
+        let (mut ahead, told_until) = (Ahead::new(), told_until.unwrap_or(Timestamp::MAX));
+        while ahead.len() < MAX_AHEAD {
+            let page = self.shared.store.search(&search).await?;
+            for hit in &page {
+                let last = hit.job.history.numbered().rev().find(|(_, entry)| entry.at <= told_until);
+                ahead.extend(last.map(|(number, _)| (hit.job.id.clone(), number)));
+            }
+            let Some(last) = page.last().filter(|_| page.len() >= PAGE) else { return Ok(ahead) };
+            search.after = Some(sort.key(&last.job));
+        }
+        warn!("more jobs are ahead of the clock than can be remembered; events may come again");
+        self.shared.observe.events.ring.lock().break_off();
+        self.shared.observe.events.news.notify_waiters();
+        Ok(ahead)
+    }
+
     /// Publishes the events after `position`, and returns the position from which to continue.
-    async fn publish_others(&self, position: Timestamp) -> Result<Timestamp, StoreError> {
+    async fn publish_others(&self, position: Timestamp, ahead: &Ahead) -> Result<Timestamp, StoreError> {
         let now = self.shared.clock.now();
         let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
         let filter = Filter { updated_after: Some(position), ..Filter::default() };
@@ -70,7 +115,9 @@ impl Manager {
             let page = self.shared.store.search(&search).await?;
             let mut found = Vec::new();
             for hit in &page {
-                let new = hit.job.history.numbered().filter(|(_, entry)| entry.at > position);
+                let known = ahead.get(&hit.job.id).copied().unwrap_or(0);
+                let entries = hit.job.history.numbered();
+                let new = entries.filter(|(number, entry)| entry.at > position && *number > known);
                 found.extend(new.map(|(number, entry)| JobEvent::new(&hit.job, number, entry)));
             }
             found.sort_by_key(|event| event.entry.at);
