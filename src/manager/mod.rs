@@ -254,7 +254,8 @@ impl Manager {
         self.shared.clock.offset()
     }
 
-    /// Returns whether this manager's time is certainly so far off that nothing may be done by it that cannot be undone.
+    /// Returns whether this manager's time is certainly so far off that nothing may be done by it that cannot be
+    /// undone.
     #[must_use]
     pub fn clock_is_far_off(&self) -> bool {
         self.clock_offset().is_some_and(|offset| offset.is_far)
