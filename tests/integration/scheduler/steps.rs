@@ -50,6 +50,7 @@ async fn a_clock_that_is_set_by_an_hour_performs_no_due_time_twice_and_leaves_no
 }
 
 async fn a_clock_that_is_far_off_makes_no_trigger(site: Site) {
+    let site = site.by_steps_of(LONG_STEP);
     let scheduler = site.scheduler();
     site.clock.be_far_off(true);
     let period = json!({"every_ms": 600_000, "anchor": Timestamp::from_millis(START).to_rfc3339()});
