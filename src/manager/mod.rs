@@ -287,6 +287,14 @@ impl Manager {
 
     fn is_too_far_off(&self) -> Option<String> {
         let offset = self.clock_offset().filter(|offset| offset.is_too_far)?;
+        if offset == Offset::FAR {
+            return Some(
+                "this process goes by a time that is more than a minute from the clocks of most members: until it \
+                 follows its machine's clock, or another member leads, no job expires or is removed, and schedules \
+                 perform nothing"
+                    .to_owned(),
+            );
+        }
         let (way, by) =
             if offset.ahead > offset.behind { ("ahead of", offset.ahead) } else { ("behind", offset.behind) };
         let by = by.as_secs_f64();

@@ -20,6 +20,10 @@
 //! process writes to, that was before this process began, came to lead or had its clock set back, and it counts as the
 //! last of these moments, so that the lease of a dead worker ends. Where others write, it may be that of a machine
 //! whose clock is ahead, and whose workers live: it counts as now.
+//!
+//! A clock that is too far off is believed in nothing that goes by the wall clock. Leases and time limits go on all the
+//! same in a store that only this process writes to: it has written their times itself, or lets them begin with its
+//! lead, and what passes between is awake time.
 
 use std::time::Duration;
 
@@ -34,7 +38,7 @@ pub struct Rules {
     clock_skew: Duration,
     /// How long after its end a lease may still run by another clock.
     lease_skew: Duration,
-    /// Whether this clock is too far off to take anything away.
+    /// Whether this clock is too far off to take anything away by a time of the wall clock.
     clock_is_off: bool,
     heartbeat_stale: Option<Duration>,
     leads_since: Option<AwakeInstant>,
@@ -89,6 +93,11 @@ impl Rules {
     /// Returns this moment, or that at which this process took over if that is later.
     fn not_before_the_lead(&self, moment: AwakeInstant) -> AwakeInstant {
         self.leads_since.map_or(moment, |since| moment.max(since))
+    }
+
+    /// Returns whether leases and time limits are judged rightly: by awake time, or by a clock that is not off.
+    const fn knows_what_is_over(&self) -> bool {
+        self.is_alone || !self.clock_is_off
     }
 
     /// Returns whether a job that was written far ahead of this clock was written by one that was wrong.
@@ -189,12 +198,12 @@ fn decide_running(job: &Job, running: &Running, times: (Timestamp, &AwakeTime), 
     let lease = &running.lease;
     let (awake, began, over_for) = (times.1, rules.moment(lease.acquired_at, times), rules.over_for(lease, times));
     let now = awake.now();
-    if over_for.is_some_and(|over_for| over_for >= rules.lease_grace()) && !rules.clock_is_off {
+    if over_for.is_some_and(|over_for| over_for >= rules.lease_grace()) && rules.knows_what_is_over() {
         return Some(Action::Recover);
     }
     let limit = job.spec.timeout.map(|timeout| rules.not_before_the_lead(began.plus(timeout)));
     let is_too_long = limit.is_some_and(|limit| limit.plus(rules.grace()) <= now);
-    if is_too_long && !rules.clock_is_off {
+    if is_too_long && rules.knows_what_is_over() {
         return Some(Action::TimeOut);
     }
     let unflagged = running.orphan.is_none();

@@ -242,3 +242,16 @@ fn a_scan_by_time_finds_every_job_that_something_is_to_be_done_about() {
         }
     }
 }
+
+#[test]
+fn a_clock_that_is_far_off_ends_leases_and_time_limits_only_where_no_other_has_written_them() {
+    let config = MonitorConfig { orphan_grace: Duration::ZERO, ..MonitorConfig::default() };
+    let limited = beating(&running(None), 400);
+    for alone in [true, false] {
+        let rules = Rules::of(&config, alone).by_clock(Some(Offset::FAR));
+        let flag = Action::Flag(Suspicion::LeaseExpired);
+        assert_eq!(decide(&running(None), at(60), &rules), Some(if alone { Action::Recover } else { flag }));
+        assert_eq!(decide(&limited, at(401), &rules), Some(if alone { Action::TimeOut } else { Action::MarkOverdue }));
+        assert_eq!(decide(&job(None), at(500), &rules), None, "a start deadline is a time of the wall clock");
+    }
+}

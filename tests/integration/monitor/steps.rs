@@ -26,6 +26,7 @@ cases! {
     the_lease_of_a_worker_that_died_before_the_clock_was_set_back_ends,
     nothing_is_removed_before_its_time_when_the_clock_is_set_back,
     nothing_is_removed_and_nothing_expires_by_a_clock_that_is_far_off,
+    the_lease_of_a_dead_worker_ends_by_a_clock_that_is_far_off_where_it_is_awake_time,
     a_job_that_is_written_after_the_clock_was_set_back_has_the_time_of_then,
 }
 
@@ -160,6 +161,19 @@ async fn nothing_is_removed_and_nothing_expires_by_a_clock_that_is_far_off(site:
     assert_eq!(site.scan(&scans, Scan::Watch).await.expired, 1, "as soon as the clock is not off");
     assert_eq!(site.scan(&scans, Scan::Retention).await.removed, 1);
     assert!(site.is_gone(&ended.job.id).await && !site.is_gone(&waits).await);
+}
+
+/// Others have written its times, by clocks of their own, on a store that several processes write to.
+async fn the_lease_of_a_dead_worker_ends_by_a_clock_that_is_far_off_where_it_is_awake_time(site: Site) {
+    let scans = site.scans(&config());
+    let claimed = site.submit_and_claim(new_job()).await;
+    site.clock.be_far_off(true);
+    site.clock.advance(LEASE + GRACE);
+    let report = site.scan(&scans, Scan::Recovery).await;
+    assert_eq!(report.recovered() == 1, site.store.is_exclusive(), "{report:?}");
+    site.clock.be_far_off(false);
+    site.scan(&scans, Scan::Recovery).await;
+    assert_eq!(site.job(&claimed.job.id).await.state.name(), JobState::Available);
 }
 
 async fn a_job_that_is_written_after_the_clock_was_set_back_has_the_time_of_then(site: Site) {
