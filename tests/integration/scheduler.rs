@@ -45,7 +45,7 @@ const STEP: Duration = Duration::from_millis(500);
 /// How far it goes on where minutes have to go by, in which nothing depends on the moment.
 const LONG_STEP: Duration = Duration::from_secs(4);
 /// How far it goes on where a test says itself what time it is, and waits for what follows.
-const SHORT_STEP: Duration = Duration::from_millis(5);
+pub(crate) const SHORT_STEP: Duration = Duration::from_millis(5);
 /// The tries of a trigger for which a clock stands still.
 const FIRST_TRIES: u32 = 3;
 /// 2030-03-17T17:46:40Z
@@ -57,8 +57,9 @@ struct Site {
     manager: Manager,
     /// How far the clock goes on while something is waited for, each time it is looked for.
     step: Duration,
-    /// Whether it stands still while the last trigger is under way for the first times ([`FIRST_TRIES`]), so that a slow
-    /// machine uses up no margin.
+    /// Whether it goes on by no more than a [`SHORT_STEP`] while the last trigger is under way for the first times
+    /// ([`FIRST_TRIES`]), so that a slow machine uses up no margin. What one of several managers has forgotten is
+    /// searched for again only as time goes on.
     stands_still: bool,
 }
 
@@ -74,8 +75,8 @@ impl Site {
         Self { step, ..self }
     }
 
-    /// A site on which the clock goes on until something is due, and stands still until that was taken up and has ended
-    /// or waits to be tried again, in its [`FIRST_TRIES`].
+    /// A site on which the clock goes on until something is due, and nearly stands still until that was taken up and
+    /// has ended or waits to be tried again, in its [`FIRST_TRIES`].
     fn standing_still_when_due(self) -> Self {
         Self { stands_still: true, ..self }
     }
@@ -120,9 +121,8 @@ impl Site {
             if enough(&found) {
                 return found;
             }
-            if !self.stands_still || !is_under_way(&self.manager, &found, self.clock.now(), FIRST_TRIES).await {
-                self.clock.advance(self.step);
-            }
+            let is_held = self.stands_still && is_under_way(&self.manager, &found, self.clock.now(), FIRST_TRIES).await;
+            self.clock.advance(if is_held { SHORT_STEP } else { self.step });
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let triggers = self.jobs(trigger::QUEUE).await;
