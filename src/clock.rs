@@ -167,19 +167,19 @@ pub struct Offset {
     /// How far it may be ahead.
     pub ahead: Duration,
     /// Whether it is certainly further off than the clocks of two machines may differ.
-    pub is_too_far: bool,
+    pub is_off: bool,
     /// Whether it is certainly so far off ([`FAR_AHEAD`]) that nothing may be done by it that cannot be undone.
-    pub is_far: bool,
+    pub is_far_off: bool,
 }
 
 impl Offset {
     /// The offset of a clock that is certainly far off, by nobody knows how much.
-    pub const FAR: Self = Self { is_too_far: true, is_far: true, ..Self::within(Duration::ZERO) };
+    pub const FAR: Self = Self { is_off: true, is_far_off: true, ..Self::within(Duration::ZERO) };
 
     /// Returns the offset of a clock of which nothing is known but that it is allowed.
     #[must_use]
     pub const fn within(allowed: Duration) -> Self {
-        Self { behind: allowed, ahead: allowed, is_too_far: false, is_far: false }
+        Self { behind: allowed, ahead: allowed, is_off: false, is_far_off: false }
     }
 }
 

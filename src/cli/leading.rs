@@ -129,7 +129,7 @@ impl Leading {
     /// Returns whether the time of this process is certainly so far off that nothing may be done by it that cannot be
     /// undone.
     fn is_far_off(&self) -> bool {
-        self.clock.offset().is_some_and(|offset| offset.is_far)
+        self.clock.offset().is_some_and(|offset| offset.is_far_off)
     }
 
     /// Hands the lead over before anything is done by a time that is far off, and returns whether another member took

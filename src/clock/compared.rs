@@ -129,8 +129,8 @@ impl Clock for ComparedClock {
             Offset {
                 behind: up(least.saturating_neg()),
                 ahead: up(most),
-                is_too_far: is_off_by(self.allowed),
-                is_far: is_off_by(self.allowed.max(FAR_AHEAD)),
+                is_off: is_off_by(self.allowed),
+                is_far_off: is_off_by(self.allowed.max(FAR_AHEAD)),
             }
         }))
     }
@@ -183,8 +183,8 @@ mod tests {
         }
 
         fn offset(&self) -> (u128, u128, bool) {
-            let Offset { behind, ahead, is_too_far, .. } = self.clock.offset().expect("a compared clock");
-            (behind.as_millis(), ahead.as_millis(), is_too_far)
+            let Offset { behind, ahead, is_off, .. } = self.clock.offset().expect("a compared clock");
+            (behind.as_millis(), ahead.as_millis(), is_off)
         }
     }
 

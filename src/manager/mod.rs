@@ -258,7 +258,7 @@ impl Manager {
     /// undone.
     #[must_use]
     pub fn clock_is_far_off(&self) -> bool {
-        self.clock_offset().is_some_and(|offset| offset.is_far)
+        self.clock_offset().is_some_and(|offset| offset.is_far_off)
     }
 
     /// Returns the latest time that stands in the store as that of a change; `None` where nobody knows.
@@ -272,7 +272,7 @@ impl Manager {
     /// these is so.
     #[must_use]
     pub fn clock_is_off(&self) -> Option<String> {
-        self.shared.clock.disagreement().or_else(|| self.is_too_far_off()).or_else(|| self.is_set_back())
+        self.shared.clock.disagreement().or_else(|| self.is_off()).or_else(|| self.is_set_back())
     }
 
     /// Returns that this machine's clock was set back, and has not come as far again.
@@ -285,8 +285,8 @@ impl Manager {
         ))
     }
 
-    fn is_too_far_off(&self) -> Option<String> {
-        let offset = self.clock_offset().filter(|offset| offset.is_too_far)?;
+    fn is_off(&self) -> Option<String> {
+        let offset = self.clock_offset().filter(|offset| offset.is_off)?;
         if offset == Offset::FAR {
             return Some(
                 "this process goes by a time that is more than a minute from the clocks of most members: until it \

@@ -200,7 +200,7 @@ impl Leader {
     /// Returns whether this machine's clock is certainly further from the store's than clocks may differ: then nothing
     /// is taken away here, and another monitor that shares the store is to lead.
     fn is_off(&self) -> bool {
-        !self.store.is_exclusive() && self.clock.offset().is_some_and(|offset| offset.is_too_far)
+        !self.store.is_exclusive() && self.clock.offset().is_some_and(|offset| offset.is_off)
     }
 
     fn has_not_given_way_for(&self, time: Duration) -> bool {

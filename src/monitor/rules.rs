@@ -67,8 +67,8 @@ impl Rules {
     pub fn by_clock(&self, offset: Option<Offset>) -> Self {
         match offset {
             None => self.clone(),
-            Some(Offset { ahead, is_too_far, .. }) => {
-                Self { lease_skew: ahead.min(self.clock_skew), clock_is_off: is_too_far, ..self.clone() }
+            Some(Offset { ahead, is_off, .. }) => {
+                Self { lease_skew: ahead.min(self.clock_skew), clock_is_off: is_off, ..self.clone() }
             }
         }
     }
