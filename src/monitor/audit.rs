@@ -67,6 +67,10 @@ struct Ahead {
     from: Timestamp,
     /// Entries from before this time are in the audit, if they were written before the clock was set back.
     until: Timestamp,
+    /// The times between these two are not copied all the same, where the clock was set back more than once: what it
+    /// showed between the last pass and a later step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lacking: Option<(Timestamp, Timestamp)>,
     /// The number of a write of the store behind which everything was written after that: its term and its number,
     /// where all writes are numbered in one order.
     mark: Option<(u64, u64)>,
@@ -98,12 +102,27 @@ impl Position {
         }
         let since = now.minus(passed).minus(lateness).min(self.since);
         let until = self.ahead.map_or(self.since, |ahead| ahead.until.max(self.since));
-        (Self { since, pass: None, ahead: Some(Ahead { from: now, until, mark: None, is_through: false }) }, true)
+        let lacking = self.ahead.map(|ahead| self.lacking_after(&ahead, passed, lateness));
+        let ahead = Ahead { from: now, until, lacking, mark: None, is_through: false };
+        (Self { since, pass: None, ahead: Some(ahead) }, true)
+    }
+
+    /// Returns the times whose entries the audit may lack when the clock is set back once more: those since the last
+    /// pass, which lie before the end of what was copied before the first step, and those that no pass has made up for.
+    fn lacking_after(&self, ahead: &Ahead, passed: Duration, lateness: Duration) -> (Timestamp, Timestamp) {
+        // A pass that has not ended may have begun long before the last run.
+        let to = match self.pass.is_none() && ahead.is_through {
+            true => self.since.plus(passed).plus(2 * lateness),
+            false => ahead.until.max(self.since),
+        };
+        let earlier = ahead.lacking.filter(|_| !ahead.is_through);
+        earlier.map_or((self.since, to), |(from, until)| (from.min(self.since), until.max(to)))
     }
 
     /// Returns whether an entry is to be copied.
     fn lacks(&self, at: Timestamp) -> bool {
-        let is_copied = |ahead: Ahead| !ahead.is_through && ahead.from < at && at < ahead.until;
+        let is_lacking = |ahead: &Ahead| ahead.lacking.is_some_and(|(from, to)| from <= at && at <= to);
+        let is_copied = |ahead: Ahead| !ahead.is_through && ahead.from < at && at < ahead.until && !is_lacking(&ahead);
         at >= self.since && !self.ahead.is_some_and(is_copied)
     }
 
@@ -126,7 +145,7 @@ impl Position {
 
     /// Returns the position when a pass has ended, and the next one begins with this time.
     fn through(self, next: Timestamp) -> Self {
-        // Once the clock has come as far again, nothing that is in the audit is found any more.
+        // Once the clock shows later times than before the step, nothing that is in the audit is found any more.
         let ahead = self.ahead.filter(|ahead| next <= ahead.until.plus(FAR_AHEAD));
         let ahead = ahead.map(|ahead| Ahead { is_through: true, ..ahead });
         Self { since: next, pass: None, ahead }
@@ -298,4 +317,37 @@ fn refused(error: WriteError<Record>) -> StoreError {
 /// Returns the time just before `time`, since a search's lower bound excludes the time that it names.
 fn just_before(time: Timestamp) -> Timestamp {
     time.minus(Duration::from_millis(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(1_900_000_000_000).plus(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn what_was_written_before_a_second_step_is_copied_and_what_was_copied_is_not() {
+        let set_back = |position: Position, now: u64, passed: u64| {
+            let (position, is_set_back) = position.at(at(now), Duration::from_secs(passed), LATENESS);
+            assert!(is_set_back);
+            position
+        };
+        let first = set_back(Position::NONE.through(at(100_000)), 90_000, 3_600);
+        assert!(!first.lacks(at(99_000)) && first.lacks(at(100_000)));
+        // Passes have ended since, the last one half a minute after this time.
+        let second = set_back(first.through(at(91_000)), 90_500, 10);
+        for (written, is_lacking) in [(90_490, true), (90_900, false), (91_035, true), (95_000, false), (100_000, true)]
+        {
+            assert_eq!(second.lacks(at(written)), is_lacking, "{written}");
+        }
+        // None has ended since, and there is another step.
+        for position in [first, Position { pass: Some(Pass { began: at(90_000), reached: at(87_000) }), ..first }] {
+            let second = set_back(position, 80_000, 10);
+            assert!(second.lacks(at(90_005)) && second.lacks(at(79_990)));
+            let third = set_back(second, 70_000, 10);
+            assert!(third.lacks(at(90_005)) && third.lacks(at(80_005)));
+        }
+    }
 }

@@ -240,11 +240,11 @@ async fn what_is_copied_anew_is_in_the_files_again_and_shown_once() {
 /// that is new each time.
 async fn a_clock_that_is_set_by_an_hour_leaves_nothing_out_and_doubles_nothing(site: Site) {
     let hour = Duration::from_secs(3_600);
-    let (auditor, mut jobs, mut transitions) = (site.auditor(), 0, 0);
+    let (auditor, mut transitions, unread) = (site.auditor(), 0, AtomicUsize::new(0));
     let mut round = async |auditor: &Auditor| {
         site.submit(3).await;
         site.complete_one().await;
-        (jobs, transitions) = (jobs + 3, transitions + 5);
+        transitions += 5 + unread.swap(0, Ordering::Relaxed);
         for _ in 0..3 {
             while site.run(auditor).await.unfinished {}
             site.clock.advance(Duration::from_secs(10));
@@ -257,6 +257,9 @@ async fn a_clock_that_is_set_by_an_hour_leaves_nothing_out_and_doubles_nothing(s
         site.clock.advance(Duration::from_secs(600));
     }
     for step in [-1, 1, -1, -2, 3] {
+        // By the pass after the step.
+        site.submit(2).await;
+        unread.fetch_add(2, Ordering::Relaxed);
         match u32::try_from(step) {
             Ok(forward) => site.clock.advance(forward * hour),
             Err(_) => site.clock.turn_back(hour * i32::unsigned_abs(step)),
@@ -267,6 +270,29 @@ async fn a_clock_that_is_set_by_an_hour_leaves_nothing_out_and_doubles_nothing(s
     }
     site.clock.turn_back(hour);
     round(&site.auditor()).await;
+}
+
+/// What was written between the last pass and the second step lies in the time that was copied before the first one.
+async fn a_clock_that_is_set_back_twice_leaves_out_nothing_of_between(site: Site) {
+    let auditor = site.auditor();
+    let pass = async || while site.run(&auditor).await.unfinished {};
+    site.submit(1).await;
+    site.clock.advance(Duration::from_secs(7_200));
+    pass().await;
+    site.clock.turn_back(Duration::from_secs(3_600));
+    site.submit(1).await;
+    for _ in 0..10 {
+        pass().await;
+        site.clock.advance(Duration::from_secs(10));
+    }
+    site.submit(1).await;
+    site.clock.turn_back(Duration::from_secs(600));
+    site.submit(1).await;
+    for _ in 0..10 {
+        pass().await;
+        site.clock.advance(Duration::from_secs(10));
+    }
+    assert_eq!(site.ids().await.len(), 4, "none is left out");
 }
 
 async fn a_pass_that_was_interrupted_leaves_nothing_out(site: Site) {
@@ -486,6 +512,7 @@ on_each_store!(
     a_job_that_is_submitted_again_after_its_removal_is_there_as_often,
     a_pass_that_was_interrupted_leaves_nothing_out,
     a_clock_that_is_set_by_an_hour_leaves_nothing_out_and_doubles_nothing,
+    a_clock_that_is_set_back_twice_leaves_out_nothing_of_between,
     managers_whose_clocks_differ_leave_nothing_out_after_the_clock_was_set_back,
     it_is_read_by_pages_the_newest_first,
 );
