@@ -22,6 +22,7 @@ use admin::*;
 use amend::*;
 use events::{
     a_feed_goes_on_at_another_manager_with_what_the_store_has, a_feed_goes_on_in_the_ring_right_after_what_it_saw,
+    a_feed_that_goes_on_elsewhere_says_that_something_may_be_missing_after_a_second_step,
     a_feed_that_goes_on_elsewhere_says_that_something_may_be_missing_after_the_clock_was_set_back,
     a_filter_lets_through_what_it_names, a_write_whose_caller_has_gone_is_published_and_handed_out_all_the_same,
     every_transition_is_told_once_and_in_order, what_another_manager_writes_after_the_clock_was_set_back_is_told,
@@ -246,6 +247,7 @@ cases! {
     a_feed_goes_on_at_another_manager_with_what_the_store_has,
     what_another_manager_writes_after_the_clock_was_set_back_is_told,
     a_feed_that_goes_on_elsewhere_says_that_something_may_be_missing_after_the_clock_was_set_back,
+    a_feed_that_goes_on_elsewhere_says_that_something_may_be_missing_after_a_second_step,
     what_was_written_before_the_clock_was_set_back_is_not_told_as_live,
     what_happened_since_a_time_is_told_before_what_happens,
     a_filter_lets_through_what_it_names,

@@ -166,6 +166,37 @@ pub(super) async fn a_feed_that_goes_on_elsewhere_says_that_something_may_be_mis
         let next = site.another_manager();
         until("nothing is missing", async || !is_gap(&next, after).await).await;
     }
+    // Later than any time that the clock has shown twice, also of an event that was read from the store.
+    let after = follow(&site.manager, EventsFrom::Now).await.position();
+    let from_the_store = format!("{}-0-0", site.clock.now().as_millis()).parse().expect("a position");
+    for position in [after, from_the_store] {
+        assert!(!is_gap(&process, position).await, "{position}");
+    }
+}
+
+/// The second step goes neither below the first one nor beyond the latest time, so that both have been shown before.
+pub(super) async fn a_feed_that_goes_on_elsewhere_says_that_something_may_be_missing_after_a_second_step(site: Site) {
+    let other = &site.manager;
+    site.clock.turn_back(Duration::from_secs(3_600));
+    let of_before: EventId = format!("{}-1-1", site.clock.now().as_millis() + 1_000).parse().expect("a position");
+    until("the first step is noted", async || is_gap(other, of_before).await).await;
+    let process = site.another_manager();
+    let position = follow(&process, EventsFrom::Now).await.position();
+    until("the process has begun after it", async || !is_gap(other, position).await).await;
+    // Before a process has looked, it does not see that the clock goes back.
+    for _ in 0..20 {
+        site.clock.advance(Duration::from_secs(30));
+        let position = follow(&process, EventsFrom::Now).await.position();
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        site.clock.turn_back(Duration::from_secs(20));
+        for _ in 0..10 {
+            if is_gap(other, position).await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+    panic!("nothing is said to be missing");
 }
 
 /// Returns whether a feed that goes on at this position says that something may be missing.

@@ -3,8 +3,8 @@
 //! A search does not find a write at once: it lags by a refresh, and the time in it is that of another machine's
 //! clock. So the tail never moves past events that are [`LATENESS`] old, reads the last seconds again each time, and
 //! the ring drops events that have arrived already. Where the clock was set back, it goes back as well, by the time
-//! that has passed since it has read all that there was. What was written before shows up once more when the clock has
-//! come as far again: the tail remembers how far the histories of the jobs had come that are ahead of it.
+//! that has passed since it has read all that there was. What was written before shows up once more when the clock
+//! shows its times again: the tail remembers how far the histories of the jobs had come that are ahead of it.
 
 use std::collections::HashMap;
 use std::time::Duration;
