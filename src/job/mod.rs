@@ -160,6 +160,14 @@ impl Job {
         self.run_at <= now || self.waits_by_another_clock(now) == Some(Duration::ZERO)
     }
 
+    /// Returns whether only a clock that is right says that the job may be claimed: somebody has named the time from
+    /// which it can be, or its start deadline is over by this clock. A wait for the next attempt lasts for awake time.
+    #[must_use]
+    pub fn awaits_a_right_clock(&self, now: Timestamp) -> bool {
+        let is_too_late = self.start_deadline().is_some_and(|deadline| deadline <= now);
+        is_too_late || (!self.was_to_run_at_once() && self.backs_off_since().is_none())
+    }
+
     /// Returns how long the job was to wait when a clock that was far ahead of this one has written it; `None` when
     /// none has, and when somebody has named the time at which it is to run.
     fn waits_by_another_clock(&self, now: Timestamp) -> Option<Duration> {

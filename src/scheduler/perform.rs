@@ -61,6 +61,10 @@ impl Handler for Perform {
 
 impl Perform {
     async fn perform(&self, trigger: &Trigger, attempt: &Attempt) -> Result<Performed, HandlerError> {
+        if self.manager.clock_is_far_off() {
+            let why = "nobody knows whether it is due, since the clock is far off";
+            return Err(HandlerError::postponed("clock", why, LOOK_AGAIN));
+        }
         let now = self.clock.now();
         let late = now.since(trigger.due_at);
         let found = self.store.schedules(std::slice::from_ref(&trigger.schedule_id)).await.map_err(later)?;

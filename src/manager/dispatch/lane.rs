@@ -104,6 +104,8 @@ pub(super) struct Lane {
     pub(super) known_until: Timestamp,
     /// The clock that says how much awake time a back-off has had.
     pub(super) clock: Option<Arc<dyn Clock>>,
+    /// Whether jobs were left to the store of which nobody knew whether they are due.
+    pub(super) leaves_out: bool,
     /// When the candidates that are due later were last looked through for those that have become due.
     pub(super) promoted_at: Timestamp,
     /// When a claim last named the queue, or else when the lane was created.

@@ -1,7 +1,8 @@
 //! The candidates that are not due yet: those whose `run_at` is to come, and those that wait for their next attempt.
 //!
 //! A wait for the next attempt lasts for awake time, while `run_at` is a time of the wall clock. Where time has passed
-//! that does not count, such a job is kept here for as long as is left of its wait.
+//! that does not count, such a job is kept here for as long as is left of its wait. While the clock is known to be far
+//! off, so are all jobs that only a right clock says are due.
 
 use std::time::Duration;
 
@@ -9,6 +10,9 @@ use super::lane::{HORIZON, Lane, Position};
 use crate::clock::{LONGEST_STEP, Timestamp};
 use crate::job::Job;
 use crate::store::Versioned;
+
+/// How long a job is kept of which nobody knows whether it is due, until the clock is asked once more.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Lane {
     /// Keeps a candidate whose `run_at` is to come.
@@ -31,8 +35,16 @@ impl Lane {
         }
     }
 
-    /// Keeps a candidate that is due by the wall clock, and returns true, if its wait is not over and there is room.
+    /// Keeps a candidate that is due by the wall clock, and returns true, if its wait is not over and there is room, or
+    /// if nobody knows whether it is due. Without room one of the latter is left to the store.
     pub(super) fn puts_off(&mut self, candidate: &Versioned, now: Timestamp, room: usize) -> bool {
+        if candidate.job.awaits_a_right_clock(now) && self.clock_is_far_off() {
+            match self.later.len() < room {
+                true => self.keep_until(now.plus(LOOK_AGAIN), candidate.clone()),
+                false => self.leaves_out = true,
+            }
+            return true;
+        }
         let Some(rest) = self.rest_of_wait(&candidate.job).filter(|_| self.later.len() < room) else { return false };
         self.keep_until(now.plus(rest), candidate.clone());
         true
@@ -42,6 +54,10 @@ impl Lane {
     pub(super) fn promote(&mut self, now: Timestamp) {
         if std::mem::replace(&mut self.promoted_at, now).since(now) > LONGEST_STEP {
             self.go_back(now);
+        }
+        if self.leaves_out && !self.clock_is_far_off() {
+            self.leaves_out = false;
+            self.unknown();
         }
         while let Some(entry) = self.later.first_entry() {
             if entry.key().0 > now {
@@ -68,6 +84,11 @@ impl Lane {
         self.unknown();
         self.met_others_in.clear();
         self.last_claim_at = self.last_claim_at.min(now);
+    }
+
+    fn clock_is_far_off(&self) -> bool {
+        let offset = self.clock.as_ref().and_then(|clock| clock.offset());
+        offset.is_some_and(|offset| offset.is_far_off)
     }
 
     fn keep_until(&mut self, time: Timestamp, candidate: Versioned) {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
+use crate::clock::Timestamp;
 use crate::job::{Change, Claim, Fence, Job, LeaseProof, Refusal, State, WorkerId};
 use crate::store::{StoreError, Versioned, WriteError};
 
@@ -318,12 +319,17 @@ impl Manager {
     }
 
     /// Returns the write for each candidate: a claim, or its expiry when its start deadline has passed. Candidates that
-    /// can no longer be claimed are dropped.
+    /// can no longer be claimed are dropped, and those of which nobody knows whether they can be are kept for later.
     pub(super) fn decide_claims(&self, candidates: Vec<Versioned>, request: &ClaimRequest) -> Vec<DecidedClaim> {
         let now = self.shared.clock.now();
         let claim = self.claim_of(request);
         let mut decided = Vec::with_capacity(candidates.len());
         for candidate in candidates {
+            if self.cannot_tell_whether_due(&candidate.job, now) {
+                let id = candidate.job.id.clone();
+                self.shared.dispatch.settle(&id, Some(candidate));
+                continue;
+            }
             let job = match candidate.job.claim(&claim, now) {
                 Err(Refusal::StartDeadlinePassed(_)) => candidate.job.expire(&manager_actor(), now),
                 job => job,
@@ -341,6 +347,11 @@ impl Manager {
             }
         }
         decided
+    }
+
+    /// Returns whether the job may be claimed only at a time that this manager's clock does not know.
+    pub(super) fn cannot_tell_whether_due(&self, job: &Job, now: Timestamp) -> bool {
+        job.awaits_a_right_clock(now) && self.clock_is_far_off()
     }
 }
 

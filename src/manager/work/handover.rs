@@ -53,6 +53,9 @@ impl Manager {
 
     /// Returns a job that is not written yet as the handover's call has claimed it; `None` when it cannot be claimed.
     pub(super) fn claim_new(&self, job: &Job, handover: &Handover, now: Timestamp) -> Option<Arc<Job>> {
+        if self.cannot_tell_whether_due(job, now) {
+            return None;
+        }
         let claim = self.claim_of(&handover.reservation.claimant().request);
         let mut claimed = job.claim(&claim, now).ok()?;
         self.announce(job, &mut claimed);

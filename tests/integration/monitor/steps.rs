@@ -26,6 +26,7 @@ cases! {
     the_lease_of_a_worker_that_died_before_the_clock_was_set_back_ends,
     nothing_is_removed_before_its_time_when_the_clock_is_set_back,
     nothing_is_removed_and_nothing_expires_by_a_clock_that_is_far_off,
+    a_claim_expires_nothing_and_hands_out_nothing_before_its_time_by_a_clock_that_is_far_off,
     the_lease_of_a_dead_worker_ends_by_a_clock_that_is_far_off_where_it_is_awake_time,
     a_job_that_is_written_after_the_clock_was_set_back_has_the_time_of_then,
 }
@@ -161,6 +162,47 @@ async fn nothing_is_removed_and_nothing_expires_by_a_clock_that_is_far_off(site:
     assert_eq!(site.scan(&scans, Scan::Watch).await.expired, 1, "as soon as the clock is not off");
     assert_eq!(site.scan(&scans, Scan::Retention).await.removed, 1);
     assert!(site.is_gone(&ended.job.id).await && !site.is_gone(&waits).await);
+}
+
+/// Neither of what was submitted before the clock was wrong, nor of what is submitted since.
+async fn a_claim_expires_nothing_and_hands_out_nothing_before_its_time_by_a_clock_that_is_far_off(site: Site) {
+    let (now, year) = (site.clock.now(), 8_784 * HOUR);
+    let named = NewJob { run_at: Some(now.plus(72 * HOUR)), ..new_job() };
+    let expiring = site.submit(NewJob { expires_at: Some(now.plus(HOUR)), ..new_job() }).await;
+    let mut named = vec![site.submit(named.clone()).await, site.submit(named).await];
+    let waiting = site.submit(new_job()).await;
+    site.clock.be_far_off(true);
+    site.clock.advance(year);
+    named.push(site.submit(NewJob { run_at: Some(now.plus(96 * HOUR)), ..new_job() }).await);
+    site.engine.settle().await;
+    let only_one_is_taken = async |site: &Site| {
+        let mut taken = vec![take(site).await];
+        for _ in 0..4 {
+            let claimed = site.manager.claim(claim("w", 10)).await.expect("answered");
+            taken.extend(claimed.jobs().iter().map(|job| job.versioned.job.id.clone()));
+            claimed.delivered();
+            site.clock.advance(2 * SECOND);
+        }
+        assert_eq!(taken.len(), 1, "{taken:?}, of which {named:?} wait and {expiring} does");
+        taken.remove(0)
+    };
+    assert_eq!(only_one_is_taken(&site).await, waiting);
+    // From memory, and after a restart from the store.
+    let waiting = site.submit(new_job()).await;
+    site.engine.settle().await;
+    site.manager.retire().await;
+    let manager = manager(&site.store, &site.clock);
+    let site = Site { manager, ..site };
+    assert_eq!(only_one_is_taken(&site).await, waiting);
+    assert_eq!(site.job(&waiting).await.state.name(), JobState::Running);
+    assert_eq!(site.job(&expiring).await.state.name(), JobState::Available);
+    site.clock.turn_back(year);
+    site.clock.be_far_off(false);
+    site.clock.advance(73 * HOUR);
+    let mut left: BTreeSet<JobId> = named[..2].iter().cloned().collect();
+    while !left.is_empty() {
+        left.remove(&take(&site).await);
+    }
 }
 
 /// Others have written its times, by clocks of their own, on a store that several processes write to.

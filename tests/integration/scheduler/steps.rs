@@ -5,6 +5,7 @@ use super::*;
 cases! {
     a_clock_that_is_set_by_an_hour_performs_no_due_time_twice_and_leaves_none_out,
     a_clock_that_is_far_off_makes_no_trigger,
+    a_trigger_that_was_made_before_the_clock_was_far_off_is_performed_when_it_is_not,
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -66,4 +67,28 @@ async fn a_clock_that_is_far_off_makes_no_trigger(site: Site) {
     site.clock.be_far_off(false);
     site.until(&scheduler, &every, |found| found.iter().filter(|due| has_run(due)).count() >= 2).await;
     scheduler.shutdown().await;
+}
+
+/// Its due time is a year ago by a clock that is wrong, and has not come yet.
+async fn a_trigger_that_was_made_before_the_clock_was_far_off_is_performed_when_it_is_not(site: Site) {
+    let site = site.by_steps_of(LONG_STEP);
+    let scheduler = site.scheduler();
+    // There is always one that was made ahead of its due time.
+    let period = json!({"every_ms": 8_000, "anchor": Timestamp::from_millis(START).to_rfc3339()});
+    let fields = json!({"action": job_action(), "period": period, "margin_of_error_ms": 7_200_000});
+    let every = put(&scheduler, "every", fields).await;
+    site.until(&scheduler, &every, |found| found.iter().any(has_run)).await;
+    let year = 366 * 24 * HOUR;
+    site.clock.be_far_off(true);
+    site.clock.advance(year);
+    for _ in 0..30 {
+        site.clock.advance(SHORT_STEP);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    site.clock.turn_back(year);
+    site.clock.be_far_off(false);
+    let found = site.until(&scheduler, &every, |found| found.iter().filter(|due| has_run(due)).count() >= 4).await;
+    scheduler.shutdown().await;
+    let missed: Vec<&DueTime> = found.iter().filter(|due| due.outcome == Outcome::Missed).collect();
+    assert!(missed.is_empty(), "none is lost: {missed:#?}");
 }
