@@ -206,6 +206,11 @@ pub trait Clock: Send + Sync + 'static {
         Duration::ZERO
     }
 
+    /// Returns by how much this clock is behind the latest time that was written by a clock that was wrong then.
+    fn behind_written(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Returns the latest time that this clock has shown before it went back; [`Timestamp::MIN`] if it never did.
     fn went_back_from(&self) -> Timestamp {
         Timestamp::MIN

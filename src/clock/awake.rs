@@ -360,6 +360,10 @@ impl Clock for AwakeClock {
         self.clock.set_back_by()
     }
 
+    fn behind_written(&self) -> Duration {
+        self.clock.behind_written()
+    }
+
     fn offset(&self) -> Option<Offset> {
         self.clock.offset()
     }

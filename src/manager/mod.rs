@@ -65,7 +65,7 @@ pub use work::in_pages::{BULK_PAGE, BulkBounds, BulkReport};
 pub(crate) use work::in_pages::{BULK_SAMPLE, Fate, InPages};
 pub use work::recalls::{Recall, RecallReason};
 
-use crate::clock::{AwakeTime, Clock, Offset, Timestamp};
+use crate::clock::{AwakeTime, Clock, Offset, Timestamp, in_words};
 use crate::job::UniqueKey;
 use crate::store::{Hang, Store};
 use admin::queue_settings::QueueSettingsCache;
@@ -275,7 +275,21 @@ impl Manager {
         self.shared.clock.disagreement().or_else(|| self.is_off()).or_else(|| self.is_set_back())
     }
 
-    /// Returns that this machine's clock was set back, and has not come as far again.
+    /// Returns that the store has times that are to come, which a clock has written that was wrong then; `None` when it
+    /// has none.
+    #[must_use]
+    pub fn has_times_to_come(&self) -> Option<String> {
+        let by = Some(self.shared.clock.behind_written()).filter(|by| *by >= WORTH_SAYING)?;
+        Some(format!(
+            "the store has times up to {}, {} ahead of this machine's clock, which a clock has written that was wrong: \
+             a schedule whose `next_due_at` is as far ahead performs nothing until then, unless it is put with another \
+             period and then with its own again",
+            self.shared.clock.now().plus(by),
+            in_words(by)
+        ))
+    }
+
+    /// Returns that this machine's clock was set back, and does not show the latest time again yet.
     fn is_set_back(&self) -> Option<String> {
         let by = Some(self.shared.clock.set_back_by()).filter(|by| *by >= WORTH_SAYING)?;
         Some(format!(
@@ -290,8 +304,8 @@ impl Manager {
         if offset == Offset::FAR {
             return Some(
                 "this process goes by a time that is more than a minute from the clocks of most members: until it \
-                 follows its machine's clock, or another member leads, no job expires or is removed, and schedules \
-                 perform nothing"
+                 follows its machine's clock, or another member leads, no job expires or is removed, no job is \
+                 handed out that waits for a named time, and schedules perform nothing"
                     .to_owned(),
             );
         }

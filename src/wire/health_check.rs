@@ -49,6 +49,8 @@ pub(crate) struct StoreHealth {
     pub(crate) dropped: Option<String>,
     /// How far its clock and this machine's differ, when they differ too far.
     pub(crate) clock_is_off: Option<String>,
+    /// How far times in it are to come that a clock has written that was wrong.
+    pub(crate) times_to_come: Option<String>,
     /// What is wrong between this manager and the others, each as a sentence.
     pub(crate) peer_troubles: Vec<String>,
     /// Which scans of this process's monitor fail, each as a sentence.
@@ -194,6 +196,42 @@ pub(super) fn judge(insights: &Insights, survey: &SurveyState, store: StoreHealt
 
     let StoreHealth { stopped, hangs, out_of_order, unreadable, unequal, dropped, clock_is_off, times_to_come, .. } =
         store;
+    let unwritten = stopped.map(|why| format!("the store takes no more writes: {why}"));
+    let unwritten = unwritten.or_else(|| hangs.map(|why| format!("the store hangs: {why}")));
+    let count = survey.failing_since.map(|since| format!("the store has not let its jobs be counted since {since}"));
+    let what = "a later version wrote them, or somebody changed them; the log names them";
+    let unreadable =
+        (unreadable > 0).then(|| format!("documents of the store that cannot be read: {unreadable} ({what})"));
+    let mut checks = vec![
+        check(Writes, Error, unwritten),
+        check(Store, Error, out_of_order),
+        check(Counts, Error, count),
+        match clock_is_off {
+            None => check(Clock, Warn, times_to_come),
+            is_off => check(Clock, Error, is_off),
+        },
+        check(Documents, Warn, unreadable),
+        check(Equality, Warn, unequal),
+        check(Opening, Warn, dropped),
+    ];
+    for (name, troubles) in [(Managers, store.peer_troubles), (Scans, store.scan_troubles)] {
+        if troubles.is_empty() {
+            checks.push(check(name, Warn, None));
+        }
+        checks.extend(troubles.into_iter().map(|trouble| check(name, Warn, Some(trouble))));
+    }
+    checks.extend([
+        check(Waiting, Warn, untaken(insights, survey, now)),
+        check(Starts, Warn, late(insights)),
+        check(Claims, Warn, conflicts(insights)),
+        check(Attempts, Warn, failures(insights)),
+    ]);
+    checks
+}
+
+/// Returns what is wrong with the store of a member that does not lead.
+pub(super) fn of_member(member: u64, store: StoreHealth) -> impl Iterator<Item = HealthCheck> {
+    let StoreHealth { stopped, hangs, out_of_order, .. } = store;
     let at = format!("at member {member}");
     let stopped = stopped.map(|why| (HealthCheckName::Writes, format!("{at}, the store takes no more writes: {why}")));
     let hangs = hangs.map(|why| (HealthCheckName::Writes, format!("{at}, the store hangs: {why}")));
@@ -334,6 +372,11 @@ pub(super) mod tests {
 
     #[test]
     fn what_a_crash_has_cut_short_is_a_warning_in_its_own_words() {
+        let store = StoreHealth { times_to_come: Some("a year ahead".to_owned()), ..StoreHealth::default() };
+        let (health, reasons) = of_store(store.clone());
+        assert_eq!((health, &*reasons), (HealthStatus::Warn, &["a year ahead".to_owned()][..]));
+        let (health, reasons) = of_store(StoreHealth { clock_is_off: Some("it is off".to_owned()), ..store });
+        assert_eq!((health, &*reasons), (HealthStatus::Error, &["it is off".to_owned()][..]));
         let store = StoreHealth { dropped: Some("9 bytes were dropped".to_owned()), ..StoreHealth::default() };
         let judged = of_store(store);
         assert_eq!(judged, (HealthStatus::Warn, vec!["9 bytes were dropped".to_owned()]));
@@ -386,6 +429,7 @@ pub(super) mod tests {
             unequal: Some("e".to_owned()),
             dropped: Some("c".to_owned()),
             clock_is_off: Some("d".to_owned()),
+            times_to_come: None,
             peer_troubles: vec!["e".to_owned()],
             scan_troubles: vec!["f".to_owned()],
         };
