@@ -286,13 +286,13 @@ async fn serve_as_member(
     };
     let is_far_off = {
         let (clocks, members) = (Arc::clone(&clocks), members.clone());
-        move || clocks.is_far_off(own, members.borrow().that_vote(true))
+        move |now| clocks.is_far_off(now, own, members.borrow().that_vote(true))
     };
     let disagreement = move || clocks.seen(own, members.borrow().that_vote(true)).trouble(own);
-    let clock: Arc<dyn Clock> = Arc::new(MemberClock::new(clock, disagreement, is_far_off));
     let clock = Arc::new(ContinuedClock::new(clock));
+    let judged = MemberClock::new(Arc::clone(&clock) as Arc<dyn Clock>, disagreement, is_far_off);
     let executor = executor.with_deputy(deputies);
-    let awake = AwakeClock::start(Arc::clone(&clock) as Arc<dyn Clock>);
+    let awake = AwakeClock::start(Arc::new(judged));
     let means = Means { clock: awake, executor, ..means };
     let leading = Leading { member, clock, is_right, means, shown, office, stages: stages.clone() };
     let (failing, failed) = oneshot::channel();

@@ -137,16 +137,22 @@ impl MemberClocks {
         ClocksSeen::of(known, own, count)
     }
 
-    /// Takes note of what is known of this machine's wall clock: a wrong one is not followed.
+    /// Takes note of what is known of this machine's wall clock: a wrong one is not followed. Nor is one that is apart
+    /// from all that are known of, too few to say which is wrong, where the time without it is near to all of them.
     pub fn judge_own(&self, own: u64, seen: &ClocksSeen) {
-        self.clock.distrust(seen.off.contains_key(&own));
+        let by = self.clock.now().as_millis().saturating_sub(self.clock.wall().as_millis());
+        let time = Ahead { least: by, most: by };
+        let mut others = seen.ahead.iter().filter(|(member, _)| **member != own).map(|(_, other)| *other).peekable();
+        let leaves_all = others.peek().is_some()
+            && others.all(|other| other.is_certainly_apart(Ahead::SAME) && !other.is_certainly_apart(time));
+        self.clock.distrust(leaves_all || seen.off.contains_key(&own));
     }
 
-    /// Returns whether the time by which the member of this number goes is certainly more than [`FAR_AHEAD`] from the
-    /// clocks of most of these members, which agree with each other.
+    /// Returns whether `now`, the time by which the member of this number goes, is certainly more than [`FAR_AHEAD`]
+    /// from the clocks of most of these members, which agree with each other.
     #[must_use]
-    pub fn is_far_off(&self, own: u64, members: impl Iterator<Item = u64>) -> bool {
-        let by = self.clock.now().as_millis().saturating_sub(self.clock.wall().as_millis());
+    pub fn is_far_off(&self, now: Timestamp, own: u64, members: impl Iterator<Item = u64>) -> bool {
+        let by = now.as_millis().saturating_sub(self.clock.wall().as_millis());
         let (mut known, count) = self.known(own, members);
         known.insert(own, Ahead { least: by, most: by });
         let off = against(own, &known, count / 2 + 1);
@@ -253,17 +259,17 @@ fn against(member: u64, ahead: &BTreeMap<u64, Ahead>, needed: usize) -> Option<O
 pub struct MemberClock {
     clock: Arc<dyn Clock>,
     trouble: Box<dyn Fn() -> Option<String> + Send + Sync>,
-    is_far_off: Box<dyn Fn() -> bool + Send + Sync>,
+    is_far_off: Box<dyn Fn(Timestamp) -> bool + Send + Sync>,
 }
 
 impl MemberClock {
-    /// Creates one that shows what `clock` shows, and asks the others what is wrong and whether it is far off
-    /// ([`MemberClocks::is_far_off`]).
+    /// Creates one that shows what `clock` shows, and asks the others what is wrong and whether what it shows is far
+    /// off ([`MemberClocks::is_far_off`]).
     #[must_use]
     pub fn new(
         clock: Arc<dyn Clock>,
         trouble: impl Fn() -> Option<String> + Send + Sync + 'static,
-        is_far_off: impl Fn() -> bool + Send + Sync + 'static,
+        is_far_off: impl Fn(Timestamp) -> bool + Send + Sync + 'static,
     ) -> Self {
         Self { clock, trouble: Box::new(trouble), is_far_off: Box::new(is_far_off) }
     }
@@ -275,7 +281,7 @@ impl Clock for MemberClock {
     }
 
     fn offset(&self) -> Option<Offset> {
-        (self.is_far_off)().then_some(Offset::FAR).or_else(|| self.clock.offset())
+        (self.is_far_off)(self.now()).then_some(Offset::FAR).or_else(|| self.clock.offset())
     }
 
     fn went_back_from(&self) -> Timestamp {
@@ -284,6 +290,10 @@ impl Clock for MemberClock {
 
     fn set_back_by(&self) -> Duration {
         self.clock.set_back_by()
+    }
+
+    fn behind_written(&self) -> Duration {
+        self.clock.behind_written()
     }
 
     fn awake(&self) -> AwakeTime {

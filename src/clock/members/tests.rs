@@ -162,15 +162,60 @@ fn the_wall_clock_of_a_machine_is_judged_and_the_time_that_a_process_goes_by() {
         let clock = Arc::new(Unmoved { wall: of_machine, ahead: shown - wall, is_wrong: AtomicBool::new(false) });
         let clocks = MemberClocks::new(Arc::clone(&clock) as Arc<dyn Clock>);
         for other in [2, 3] {
-            assert!(!clocks.is_far_off(1, 1..=3), "no majority is known");
+            assert!(!clocks.is_far_off(clock.now(), 1, 1..=3), "no majority is known");
             clocks.note(other, clocks.moment(), at(0));
         }
         let seen = clocks.seen(1, 1..=3);
         clocks.judge_own(1, &seen);
         let is_wrong = clock.is_wrong.load(Ordering::SeqCst);
-        assert_eq!((is_wrong, clocks.is_far_off(1, 1..=3)), (is_off, is_far_off), "{wall} and {shown}");
-        assert!(!clocks.is_far_off(1, 1..=5), "two of five");
+        assert_eq!((is_wrong, clocks.is_far_off(clock.now(), 1, 1..=3)), (is_off, is_far_off), "{wall} and {shown}");
+        assert!(!clocks.is_far_off(clock.now(), 1, 1..=5), "two of five");
     }
+}
+
+/// Of three members one is down, so that there is no majority against either of the others.
+#[test]
+fn a_clock_that_leaves_all_that_are_known_of_is_not_followed_where_the_time_without_it_is_near_to_them() {
+    let year = 366 * 86_400 * SECOND;
+    for (wall, shown, others, is_left_alone) in [
+        (year, 0, vec![0], true),
+        (-year, 500, vec![0], true),
+        (0, 0, vec![0], false),
+        // It was wrong before, or the other one was set as well.
+        (0, year, vec![0], false),
+        (year, 0, vec![year], false),
+        (year, 0, vec![0, year], false),
+        (year, 0, vec![], false),
+    ] {
+        let of_machine = Arc::new(ManualClock::at(at(wall)));
+        let clock = Arc::new(Unmoved { wall: of_machine, ahead: shown - wall, is_wrong: AtomicBool::new(false) });
+        let clocks = MemberClocks::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        for (number, other) in (2..).zip(&others) {
+            clocks.note(number, clocks.moment(), at(*other));
+        }
+        clocks.judge_own(1, &clocks.seen(1, 1..=5));
+        let is_wrong = clock.is_wrong.load(Ordering::SeqCst);
+        assert_eq!(is_wrong, is_left_alone, "{wall} and {shown} among {others:?}");
+    }
+}
+
+/// What the manager goes by is not what the machine shows, where it goes on from a time that others have written.
+#[test]
+fn the_time_that_a_leader_goes_on_from_is_judged() {
+    let machine = Arc::new(ManualClock::at(at(0)));
+    let clocks = Arc::new(MemberClocks::new(Arc::clone(&machine) as Arc<dyn Clock>));
+    for other in [2, 3] {
+        clocks.note(other, clocks.moment(), at(0));
+    }
+    let continued = Arc::new(crate::clock::ContinuedClock::new(machine));
+    let judged = MemberClock::new(
+        Arc::clone(&continued) as Arc<dyn Clock>,
+        || None,
+        move |now| clocks.is_far_off(now, 1, 1..=3),
+    );
+    assert_eq!(judged.offset(), None);
+    continued.go_on_from(at(366 * 86_400 * SECOND));
+    assert_eq!(judged.offset(), Some(Offset::FAR));
 }
 
 proptest! {
