@@ -17,7 +17,7 @@ use super::pages::{MayAct, Pages};
 use super::report::Report;
 use super::rules::{Action, Rules, Suspicion, decide};
 use super::vigil::Vigil;
-use crate::clock::{AwakeTime, Timestamp};
+use crate::clock::{AwakeInstant, AwakeTime, Timestamp};
 use crate::job::{Change, Job, JobId, JobState, OrphanPolicy, QueueName};
 use crate::manager::{Manager, ManagerError};
 use crate::query::{Filter, SortField, SortKey};
@@ -76,8 +76,36 @@ impl Scan {
 enum End {
     /// Nothing may be done now.
     Held,
-    /// The last page of the run was looked through, up to a job that was to be checked at this time.
-    Through(Option<Timestamp>),
+    /// The last page of the run was looked through.
+    Through {
+        /// When the last job was to be checked.
+        reached: Option<Timestamp>,
+        /// Whether a job is to be looked at again: it runs, or something was to be done.
+        is_open: bool,
+    },
+}
+
+/// How far the look at jobs that were written ahead of this clock has come.
+#[derive(Clone, Default)]
+struct LookAhead {
+    /// The key after which the next run continues.
+    after: Option<SortKey>,
+    /// Whether a job was found since the first page that is to be looked at again.
+    is_open: bool,
+    /// Whether all was looked through and nothing is to be looked at again, until something else is written ahead.
+    rests: bool,
+    /// By what the look began.
+    course: Option<Course>,
+    /// When a run was last.
+    at: Timestamp,
+}
+
+/// What a look at jobs that were written ahead of this clock goes by; another one finds other jobs, or does more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Course {
+    written_until: Option<Timestamp>,
+    in_order_since: AwakeInstant,
+    is_far_off: bool,
 }
 
 /// The scans of one monitor.
@@ -94,8 +122,8 @@ pub struct Scans {
     vigil: Arc<Vigil>,
     /// The key after which the next run of a scan continues.
     resume: Mutex<HashMap<Scan, SortKey>>,
-    /// The key after which the next look at jobs that were written ahead of this clock continues.
-    resume_ahead: Mutex<Option<SortKey>>,
+    /// The look at jobs that were written ahead of this clock.
+    ahead: Mutex<LookAhead>,
 }
 
 impl Scans {
@@ -113,7 +141,7 @@ impl Scans {
             auditor: None,
             vigil: Arc::default(),
             resume: Mutex::default(),
-            resume_ahead: Mutex::default(),
+            ahead: Mutex::default(),
         }
     }
 
@@ -166,7 +194,7 @@ impl Scans {
         }
         let after = self.resume.lock().remove(&scan);
         let mut pages = Pages::of(scan.filter(now), SortField::WatchAt, MAX_PAGES).after(after);
-        let End::Through(reached) = self.look_through(&mut pages, scan, now, may_act, &mut report).await? else {
+        let End::Through { reached, .. } = self.look_through(&mut pages, scan, now, may_act, &mut report).await? else {
             return Ok(report);
         };
         if let Some(key) = pages.rest() {
@@ -178,18 +206,40 @@ impl Scans {
     }
 
     /// Acts on the jobs that were written ahead of this clock, whose next check is to come as well: on so many in one
-    /// run, and goes on with the others in the next one.
+    /// run, and goes on with the others in the next one. Where this process alone writes and none of them can need
+    /// anything any more, it rests.
     async fn look_ahead(&self, now: Timestamp, may_act: MayAct<'_>, report: &mut Report) -> Result<(), ManagerError> {
         let Some((future, states)) = self.rules_now().written_ahead(now) else { return Ok(()) };
-        if self.manager.written_until().is_some_and(|until| until <= future) {
-            *self.resume_ahead.lock() = None;
+        let course = Course {
+            written_until: self.manager.written_until(),
+            in_order_since: self.manager.awake().in_order_since(),
+            is_far_off: self.manager.clock_is_far_off(),
+        };
+        if course.written_until.is_some_and(|until| until <= future) {
+            *self.ahead.lock() = LookAhead::default();
             return Ok(());
         }
-        let ahead = Filter { states, updated_after: Some(future), ..Filter::default() };
-        let after = self.resume_ahead.lock().take();
-        let mut pages = Pages::of(ahead, SortField::UpdatedAt, MAX_PAGES).after(after);
-        self.look_through(&mut pages, Scan::Watch, now, may_act, report).await?;
-        *self.resume_ahead.lock() = pages.rest().cloned();
+        let mut look = self.ahead.lock().clone();
+        if look.course != Some(course) || now < look.at {
+            look = LookAhead { course: Some(course), ..LookAhead::default() };
+        }
+        look.at = now;
+        if !look.rests {
+            let ahead = Filter { states, updated_after: Some(future), ..Filter::default() };
+            let mut pages = Pages::of(ahead, SortField::UpdatedAt, MAX_PAGES).after(look.after.clone());
+            // What nothing may be done about now is looked at again.
+            if let End::Through { is_open, .. } =
+                self.look_through(&mut pages, Scan::Watch, now, may_act, report).await?
+            {
+                look.is_open |= is_open;
+                look.after = pages.rest().cloned();
+                if look.after.is_none() {
+                    look.rests = !look.is_open && course.written_until.is_some();
+                    look.is_open = false;
+                }
+            }
+        }
+        *self.ahead.lock() = look;
         Ok(())
     }
 
@@ -202,7 +252,7 @@ impl Scans {
         may_act: MayAct<'_>,
         report: &mut Report,
     ) -> Result<End, ManagerError> {
-        let mut reached = None;
+        let (mut reached, mut is_open) = (None, false);
         while let Some(search) = pages.next() {
             let page = self.manager.search(search).await?;
             report.looked_at += page.len();
@@ -211,6 +261,7 @@ impl Scans {
             let (rules, awake) = (self.rules_now(), self.awake_now());
             let jobs = page.iter().map(|found| &*found.job);
             let due: Vec<&Job> = jobs.filter(|job| Self::due(scan, job, (now, &awake), &rules).is_some()).collect();
+            is_open |= !due.is_empty() || page.iter().any(|found| found.job.lease().is_some());
             if !may_act() {
                 return Ok(End::Held);
             }
@@ -225,7 +276,7 @@ impl Scans {
                 report.is_behind_since(due.first().and_then(|job| job.watch_at()));
             }
         }
-        Ok(End::Through(reached))
+        Ok(End::Through { reached, is_open })
     }
 
     /// Returns the rules, as this machine's clock is now.

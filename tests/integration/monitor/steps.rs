@@ -231,6 +231,42 @@ async fn a_job_that_is_written_after_the_clock_was_set_back_has_the_time_of_then
     assert_eq!((job.state.name(), job.updated_at), (JobState::Completed, now));
 }
 
+/// More jobs than one page has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_may_not_act_leaves_no_job_that_was_written_ahead_to_later_runs() {
+    let site = Site::on(crate::engines::embedded().await).await;
+    let count = 1_001;
+    let submitted = site.manager.submit(&super::caller(), vec![new_job(); count]).await;
+    assert!(submitted.iter().all(Result::is_ok));
+    site.clock.turn_back(HOUR);
+    let scans = site.scans(&config());
+    let held = scans.run_while(Scan::Watch, site.clock.now(), &|| false).await.expect("the scan runs");
+    assert_eq!(held.moved_up, 0);
+    assert_eq!(site.scan(&scans, Scan::Watch).await.moved_up, count);
+}
+
+/// Jobs with named times are written ahead for as long as the clock is behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_ahead_is_looked_at_once_where_nothing_follows_from_it() {
+    let site = Site::on(crate::engines::embedded().await).await;
+    let run_at = Some(site.clock.now().plus(50 * HOUR));
+    for _ in 0..3 {
+        site.submit(NewJob { run_at, ..new_job() }).await;
+    }
+    site.clock.turn_back(2 * HOUR);
+    let scans = site.scans(&config());
+    let mut looked_at = Vec::new();
+    for _ in 0..3 {
+        looked_at.push(site.scan(&scans, Scan::Watch).await.looked_at);
+        site.clock.advance(SECOND);
+    }
+    assert_eq!(looked_at, [3, 0, 0]);
+    let waiting = site.submit(new_job()).await;
+    site.clock.turn_back(HOUR);
+    assert_eq!(site.scan(&scans, Scan::Watch).await.moved_up, 1, "the clock was set back once more");
+    assert_eq!(take(&site).await, waiting);
+}
+
 /// Jobs of which each run can look at no more than so many, and which stay as they are, hide none that waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_with_named_times_do_not_hide_one_that_waits_when_the_clock_is_set_back() {
