@@ -21,6 +21,10 @@ use super::{records, schedules};
 use crate::job::{Job, JobId, ScheduleId};
 use crate::store::{RecordKey, Write};
 
+/// A batch takes no further write beyond this many bytes of its entry, also not of the same request: an entry has to
+/// reach the other members in one message.
+pub(super) const BATCH_BYTES: usize = 8 << 20;
+
 /// The most bytes that stand before the items of an entry: two numbers.
 pub(super) const ENTRY_BYTES: usize = 20;
 

@@ -16,14 +16,14 @@ use super::exchange::not_leading;
 use super::exits::Exits;
 use super::flush::Flusher;
 use super::machine::{Batch, Command};
-use super::weight::{ENTRY_BYTES, Key, MEASURED_FROM, Weighed, measured};
+use super::weight::{BATCH_BYTES, ENTRY_BYTES, Key, MEASURED_FROM, Weighed, measured};
 use crate::store::StoreError;
 
 mod answer;
 mod queue;
 
 use answer::{Caller, Failure, answer, fail};
-use queue::{BATCH_BYTES, Request};
+use queue::Request;
 
 pub(super) use answer::answers;
 pub(super) use queue::Queue;

@@ -5,8 +5,8 @@
 //! and say, how messages are written, and which changes of the members are refused. Only the threads, the log's files
 //! and the database are left out: a disk has a vote, frames, and the state as of the last flush.
 //!
-//! - The network loses, doubles, delays and reorders messages, and is cut between some members in one direction or
-//!   both.
+//! - The network loses, doubles, delays and reorders messages, is cut between some members in one direction or both, and
+//!   takes no message that is longer than one with the largest entry that the writer makes, which is proposed seldom.
 //! - Clocks go at their own pace, and stand still.
 //! - Disks fail amid what is written, are full, and are so slow that their member does nothing for long, or that what
 //!   it has to write piles up while it goes on.
@@ -34,10 +34,12 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::super::progress::Committed;
 use super::Successor::{self, Furthest};
 use crate::store::{Identity, MemberMessage, Membership};
+use counts::Counts;
 use disk::{Disk, State};
 use node::Node;
 
 mod calls;
+mod counts;
 mod disk;
 mod faults;
 mod node;
@@ -52,8 +54,15 @@ const STEPS: u64 = 10_000;
 /// After so many steps in which nothing goes wrong, all members must have come to the same state.
 const CALM_STEPS: u64 = 20_000;
 
-/// The most messages that are under way.
+/// The most messages that are under way, and the most bytes of one: the way to another member takes no more.
 const MOST_MESSAGES: usize = 400;
+const MESSAGE_BYTES: usize = 16 << 20;
+
+/// Of so many entries one is large.
+const LARGE: u32 = 500;
+
+/// The most bytes of the last item of an entry.
+const ITEM_BYTES: usize = 3 << 20;
 
 /// The highest number of a member, the most members, and the fewest that vote.
 const HIGHEST: u64 = 7;
@@ -62,52 +71,6 @@ const FEWEST_VOTERS: usize = 1;
 
 /// Seeds that have failed once.
 const FOUND: &[u64] = &[36, 327, 379, 201285, 201966, 1074268930561, 896202050999, 526957824982, 474386012583];
-
-/// Declares how often each of these has happened, so that none is left out where all are looked at.
-macro_rules! counts {
-    ($($name:ident),*) => {
-        /// How often each thing has happened.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        struct Counts {
-            $($name: u64),*
-        }
-
-        impl Counts {
-            fn add(&mut self, more: Self) {
-                $(self.$name += more.$name;)*
-            }
-
-            /// Returns whether everything has happened at least once.
-            fn have_all(&self) -> bool {
-                $(self.$name > 0)&&*
-            }
-        }
-    };
-}
-
-counts!(
-    committed,
-    terms,
-    crashes,
-    partitions,
-    stalls,
-    slow_disks,
-    lost,
-    doubled,
-    replaced_entries,
-    installed,
-    handed_over,
-    confirmed,
-    answered,
-    directories_lost,
-    went_back,
-    added,
-    given_votes,
-    removed,
-    replaced,
-    identified,
-    compared
-);
 
 /// What is not a member's: time, the network, and what is known of all.
 struct World {
@@ -142,7 +105,7 @@ struct World {
 impl World {
     fn send(&mut self, message: MemberMessage) {
         let chance = if self.is_calm { 100 } else { self.random.random_range(0..100) };
-        if chance < 2 || self.network.len() >= MOST_MESSAGES {
+        if chance < 2 || self.network.len() >= MOST_MESSAGES || message.bytes.len() > MESSAGE_BYTES {
             self.counts.lost += 1;
             return;
         }

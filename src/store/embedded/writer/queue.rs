@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::super::machine::Command;
 use super::super::unanswered::Unanswered;
-use super::super::weight::Weighed;
+use super::super::weight::{BATCH_BYTES, Weighed};
 use super::answer::{Answer, Awaited, Caller, Failure, fail};
 use crate::store::{Record, RecordWrite, ScheduleWrite, StoreError, StoredSchedule, Versioned, Write};
 
@@ -21,10 +21,6 @@ pub(super) const WAITING_BYTES: usize = 64 << 20;
 
 /// A batch takes no further request beyond this many writes: about what a disk syncs in the time it takes anyway.
 const BATCH_ITEMS: usize = 4_096;
-
-/// A batch takes no further write beyond this many bytes of its entry, also not of the same request: an entry has to
-/// reach the other members in one message.
-pub(super) const BATCH_BYTES: usize = 8 << 20;
 
 /// How long a refused caller should wait before it tries again: several batches.
 const RETRY_AFTER: Duration = Duration::from_millis(100);

@@ -9,12 +9,30 @@ use super::super::super::equality::sum::Sum;
 use super::super::super::kept::{group_of, read_from};
 use super::super::super::log::AppendError;
 use super::super::super::progress::{Entries as _, Progress, Unwritten};
-use super::World;
+use super::super::super::stored;
+use super::super::super::weight::BATCH_BYTES;
 use super::node::Node;
+use super::{ITEM_BYTES, LARGE, World};
 
 impl World {
+    /// Makes up an entry of this term, seldom one with about as many bytes as a batch of the writer may have.
+    pub(super) fn entry(&mut self, term: u64) -> Vec<u8> {
+        self.proposed += 1;
+        let mut frame = Vec::new();
+        stored::append(&(term, self.proposed), &mut frame).expect("writable");
+        if self.random.random_ratio(1, LARGE) {
+            self.counts.large += 1;
+            // The last write of a batch begins before its bytes are full.
+            frame.resize(BATCH_BYTES + self.random.random_range(0..ITEM_BYTES), 0);
+        }
+        frame
+    }
+
     /// Compares what the leader says of its sum in an entry with the state that all had then.
     pub(super) fn compare(&mut self, member: u64, frame: &[u8]) {
+        if !entry::has_members(frame) {
+            return;
+        }
         let Some(said) = entry::Entry::decode(frame).expect("an entry").note.sum else { return };
         let after = usize::try_from(said.entry).expect("it fits in memory").checked_sub(1);
         let hash = after.and_then(|after| self.history.get(after)).map(|(_, hash)| Sum((*hash).into()));
