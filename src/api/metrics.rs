@@ -160,6 +160,8 @@ pub const METRICS: &[Metric] = &[
         "Traces of moved and removed jobs taken out of the live index"),
     metric("leasehold_archive_stale_copies_total", Counter,
         "Copies removed from the archive that an interrupted move or a retry had left there"),
+    metric("leasehold_archive_left_bodies_total", Counter,
+        "Payloads and results removed to which no job had referred for a day"),
     metric("leasehold_archive_left_total", Counter,
         "Times that an ended job could not be moved and was left for later"),
     labelled("leasehold_scan_duration_seconds", Histogram(&ANSWERS), ("scan", SCANS),

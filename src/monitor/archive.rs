@@ -23,6 +23,7 @@ impl Scans {
             metrics::counter!("leasehold_archive_moved_total").increment(archived.moved as u64);
             metrics::counter!("leasehold_archive_tombstones_cleared_total").increment(archived.cleared as u64);
             metrics::counter!("leasehold_archive_stale_copies_total").increment(archived.stale as u64);
+            metrics::counter!("leasehold_archive_left_bodies_total").increment(archived.bodies as u64);
             metrics::counter!("leasehold_archive_left_total").increment(archived.left as u64);
             if let Some(why) = archived.obstacle {
                 report.add_faults(archived.left.max(1), ManagerError::Store(StoreError::Unavailable(why)));

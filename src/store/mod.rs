@@ -242,6 +242,8 @@ pub struct Archived {
     pub cleared: usize,
     /// How many stale copies were removed, which an interrupted move or a return to the live jobs had left behind.
     pub stale: usize,
+    /// How many bodies were removed to which no job had referred for a day.
+    pub bodies: usize,
     /// How many jobs could not be moved now and are left for a later step.
     pub left: usize,
     /// The first reason why something could not be done that should have been; `None` when there is none.

@@ -26,9 +26,11 @@ use super::context::{Context, Sent};
 use super::copies;
 use super::documents::{mget, parse_mget};
 use super::intake::{Intake, Piece, Room, Size};
+use super::left_bodies::is_due_again;
 use super::locate::Locator;
 use super::task::{Question, Task};
 use super::write_id::KnownWrite;
+use crate::clock::Clock as _;
 use crate::job::{JobId, NewBody};
 use crate::store::{StoreError, Write, WriteError};
 
@@ -135,9 +137,9 @@ pub(super) async fn process(way: &Way, submissions: Vec<Submission>) {
     let shared = &*way.context;
     let mut batch = Batch::new(submissions.into_iter().flat_map(|submission| submission.entries).collect());
     metrics::histogram!("leasehold_store_bulk_items").record(batch.entries.len() as f64);
-    write_bodies(shared, &mut batch).await;
     let mut rounds = Rounds::until(batch.deadline);
     loop {
+        write_bodies(shared, &mut batch).await;
         batch.release_followers();
         send(shared, &mut batch).await;
         settle(way, &mut batch);
@@ -163,13 +165,16 @@ pub(super) async fn process(way: &Way, submissions: Vec<Submission>) {
     }
 }
 
-/// Writes the bodies that the batch's jobs bring. A job whose body is not durable is not written.
+/// Writes the bodies that the batch's jobs bring, and again those that may have been removed since, as when this process
+/// was suspended. A job whose body is not durable is not written.
 async fn write_bodies(shared: &Context, batch: &mut Batch) {
+    let now = shared.clock.now();
     let mut owners: Vec<&mut Task> = batch
         .entries
         .iter_mut()
         .map(|entry| &mut entry.task)
-        .filter(|task| !task.has_stored_bodies && !task.write.bodies().is_empty())
+        .filter(|task| !task.write.bodies().is_empty() && task.course.is_open())
+        .filter(|task| task.bodies_stored.is_none_or(|stored| is_due_again(stored, now)))
         .collect();
     if owners.is_empty() {
         return;
@@ -178,7 +183,7 @@ async fn write_bodies(shared: &Context, batch: &mut Batch) {
         owners.iter().flat_map(|task| task.write.bodies().iter().map(|body| (&task.write.job().id, body))).collect();
     let mut results = bodies::store(shared, &bodies, batch.deadline).await.into_iter();
     for owner in &mut owners {
-        owner.has_stored_bodies = true;
+        owner.bodies_stored = Some(now);
         let count = owner.write.bodies().len();
         if let Some(error) = results.by_ref().take(count).filter_map(Result::err).last() {
             owner.course.decide(Err(WriteError::Refused(error)));

@@ -51,6 +51,7 @@ mod health;
 mod indices;
 mod intake;
 pub mod kql;
+mod left_bodies;
 mod locate;
 mod migrate;
 mod months;

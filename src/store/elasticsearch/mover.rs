@@ -14,6 +14,8 @@
 //! that is moved long after its end goes to a later month's index than its own ([`months`]), so the copy that an
 //! interrupted move may have left is looked for first.
 //!
+//! Each step also looks at a page of the bodies that are kept apart from their jobs ([`LeftBodies`]).
+//!
 //! What cannot be done stands in nobody's way. Each task goes over its documents from page to page with a cursor and
 //! begins anew after the last page; a month that fails is left alone until then, and what failed is counted and told.
 //!
@@ -37,6 +39,7 @@ use super::documents::{RawDocument, Stored, mget_of, parse_mget};
 use super::error::ConnectError;
 use super::fault::Fault;
 use super::indices::Kind;
+use super::left_bodies::LeftBodies;
 use super::locate::Copies;
 use super::months::{self, Months};
 use super::search::{Page, Scope, page};
@@ -50,7 +53,7 @@ use crate::store::{Archived, StoreError, Version};
 const MAX_PAGE: usize = 1_000;
 
 /// The number of tasks that share the time of a step.
-const TASKS: u32 = 3;
+const TASKS: u32 = 4;
 
 /// The mover of a store.
 pub(super) struct Mover {
@@ -66,6 +69,7 @@ pub(super) struct Mover {
     came_back: Cursor,
     tombstones: Cursor,
     settled: Cursor,
+    left_bodies: LeftBodies,
 }
 
 /// The place in the order of a search after which the next page begins; `None` at its beginning.
@@ -93,6 +97,7 @@ impl Mover {
             came_back: Cursor::default(),
             tombstones: Cursor::default(),
             settled: Cursor::default(),
+            left_bodies: LeftBodies::default(),
         })
     }
 
@@ -107,7 +112,9 @@ impl Mover {
         if let (Err(error), Err(_), Err(_)) = (&swept, &cleared, &moved) {
             return Err(error.clone());
         }
-        for failed in [swept, cleared, moved].into_iter().filter_map(Result::err) {
+        let left = self.left_bodies.sweep(shared, now, limit, pass().deadline).await;
+        let left = left.map(|removed| archived.bodies += removed);
+        for failed in [swept, cleared, moved, left].into_iter().filter_map(Result::err) {
             archived.obstacle.get_or_insert(failed.to_string());
         }
         if archived.moved + archived.cleared > 0 {

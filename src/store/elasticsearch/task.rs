@@ -60,8 +60,8 @@ pub(super) struct Task {
     /// its true length.
     document: Vec<u8>,
     pub(super) question: Option<Question>,
-    /// Whether the bodies that the write brings have been written.
-    pub(super) has_stored_bodies: bool,
+    /// When the bodies that the write brings were written last.
+    pub(super) bodies_stored: Option<Timestamp>,
     /// Whether an earlier write of the same job in the same batch is still open.
     pub(super) held: bool,
     /// The copy in the archive that is to be removed once the write is accepted.
@@ -95,8 +95,19 @@ impl Task {
             course.decide(Err(WriteError::Refused(StoreError::Corrupt(error.to_string()))));
             b"null".to_vec()
         });
-        let has_stored_bodies = false;
-        Self { write, ids, now, former_bodies, form, document, question, has_stored_bodies, held: false, copy, course }
+        Self {
+            write,
+            ids,
+            now,
+            former_bodies,
+            form,
+            document,
+            question,
+            bodies_stored: None,
+            held: false,
+            copy,
+            course,
+        }
     }
 
     /// Returns the length in bytes of the write's lines, without its bodies.

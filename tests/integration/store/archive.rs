@@ -3,6 +3,7 @@
 
 mod indices;
 mod interrupted;
+mod left_bodies;
 pub(crate) mod migrated;
 mod model;
 mod removed;

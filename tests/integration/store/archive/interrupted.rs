@@ -70,7 +70,11 @@ impl Site {
 
     /// Does a write in a process of its own that dies after so many requests, and for good: what it has handed over it
     /// would send again. `None` when it died.
-    async fn write_until(&self, requests: u64, write: Write) -> Option<Result<leasehold::store::Version, WriteError>> {
+    pub(super) async fn write_until(
+        &self,
+        requests: u64,
+        write: Write,
+    ) -> Option<Result<leasehold::store::Version, WriteError>> {
         let (mortal, proxy) = self.mortal().await;
         let answers = until_it_dies(&proxy, requests, mortal.write(vec![write])).await;
         answers.map(|mut answers| answers.remove(0))
