@@ -206,6 +206,12 @@ pub trait Clock: Send + Sync + 'static {
         Duration::ZERO
     }
 
+    /// Returns by how much this clock is ahead of the machine's, since it goes on from later times that others have
+    /// written; it goes at half the speed of the machine's until that has caught up.
+    fn ahead_of_machine(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Returns by how much this clock is behind the latest time that was written by a clock that was wrong then.
     fn behind_written(&self) -> Duration {
         Duration::ZERO

@@ -86,7 +86,7 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
         unequal: manager.unequal(),
         dropped: manager.dropped(),
         clock_is_off: manager.clock_is_off(),
-        times_to_come: manager.has_times_to_come(),
+        doubtful_times: manager.has_doubtful_times(),
         peer_troubles: manager.peer_troubles(),
         scan_troubles: manager.scan_troubles(),
     };

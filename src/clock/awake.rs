@@ -318,6 +318,15 @@ impl AwakeClock {
         Self { clock, monotonic, awake }
     }
 
+    /// Returns whether the last tick was long ago, or the clock was set back since. Marks that are close together say
+    /// nothing of where the course between them bends, and are left out for that.
+    fn is_due(&self) -> bool {
+        let awake = self.awake.lock();
+        let (time, last) = &*awake;
+        (self.monotonic)().saturating_duration_since(*last) >= TICK
+            || time.last().at.since(self.clock.now()) > LONGEST_STEP
+    }
+
     /// Counts what has passed since the last tick.
     pub fn tick(&self) {
         let mut awake = self.awake.lock();
@@ -360,6 +369,10 @@ impl Clock for AwakeClock {
         self.clock.set_back_by()
     }
 
+    fn ahead_of_machine(&self) -> Duration {
+        self.clock.ahead_of_machine()
+    }
+
     fn behind_written(&self) -> Duration {
         self.clock.behind_written()
     }
@@ -368,10 +381,12 @@ impl Clock for AwakeClock {
         self.clock.offset()
     }
 
-    /// Returns the awake time up to now: where the clock was just set back, what it shows since must not be taken for
-    /// what it showed before.
+    /// Returns the awake time up to the last tick, or up to now where the clock was just set back: what it shows since
+    /// must not be taken for what it showed before.
     fn awake(&self) -> AwakeTime {
-        self.tick();
+        if self.is_due() {
+            self.tick();
+        }
         self.awake.lock().0.clone()
     }
 }

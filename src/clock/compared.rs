@@ -119,6 +119,10 @@ impl Clock for ComparedClock {
         self.clock.set_back_by()
     }
 
+    fn ahead_of_machine(&self) -> Duration {
+        self.clock.ahead_of_machine()
+    }
+
     fn offset(&self) -> Option<Offset> {
         let (last, reading) = (*self.last.lock(), self.read());
         let good = last.filter(|last| reading.before.duration_since(last.after) <= GOOD_FOR);

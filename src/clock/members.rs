@@ -28,6 +28,13 @@ pub const MEMBERS_DIFFER: Duration = Duration::from_secs(2);
 /// How long a round trip is good for.
 const GOOD_FOR: Duration = Duration::from_secs(60);
 
+/// How far the clocks of two members may differ that are both not far off ([`FAR_AHEAD`]).
+const NOT_FAR: Duration = Duration::from_secs(30);
+
+/// How long a round trip is good for to say that a clock is far off: until clocks may have drifted apart by
+/// [`NOT_FAR`]. So a member that is away says it as well.
+const GOOD_FOR_FAR: Duration = Duration::from_secs(4 * 3_600);
+
 /// The clock of a member, and what it knows of the clocks of the others.
 pub struct MemberClocks {
     clock: Arc<dyn Clock>,
@@ -81,9 +88,9 @@ impl Ahead {
         self.most.abs_diff(self.least).div_ceil(2)
     }
 
-    /// Returns whether the two clocks are further apart than clocks may differ, whatever of the possible is so.
-    fn is_certainly_apart(self, other: Self) -> bool {
-        let differ = signed_millis(MEMBERS_DIFFER);
+    /// Returns whether the two clocks are further apart than `differ`, whatever of the possible is so.
+    fn is_certainly_apart(self, other: Self, differ: Duration) -> bool {
+        let differ = signed_millis(differ);
         self.least.saturating_sub(other.most) > differ || other.least.saturating_sub(self.most) > differ
     }
 
@@ -120,7 +127,7 @@ impl MemberClocks {
         let now = self.read();
         let new = Reading::between(time, asked, now.after());
         let mut others = self.others.lock();
-        let before = others.get(&member).filter(|before| is_good(before, &now));
+        let before = others.get(&member).filter(|before| is_good(before, &now, GOOD_FOR));
         let says_more = before.is_none_or(|before| {
             let (before, new) = (ahead(before, &now), ahead(&new, &now));
             new.contradicts(before) || new.width() <= before.width()
@@ -133,7 +140,7 @@ impl MemberClocks {
     /// Returns what the member of this number knows of the clocks of these.
     #[must_use]
     pub fn seen(&self, own: u64, members: impl Iterator<Item = u64>) -> ClocksSeen {
-        let (known, count) = self.known(own, members);
+        let (known, count) = self.known(own, members, GOOD_FOR);
         ClocksSeen::of(known, own, count)
     }
 
@@ -142,9 +149,10 @@ impl MemberClocks {
     pub fn judge_own(&self, own: u64, seen: &ClocksSeen) {
         let by = self.clock.now().as_millis().saturating_sub(self.clock.wall().as_millis());
         let time = Ahead { least: by, most: by };
+        let is_apart = |one: Ahead, other| one.is_certainly_apart(other, MEMBERS_DIFFER);
         let mut others = seen.ahead.iter().filter(|(member, _)| **member != own).map(|(_, other)| *other).peekable();
-        let leaves_all = others.peek().is_some()
-            && others.all(|other| other.is_certainly_apart(Ahead::SAME) && !other.is_certainly_apart(time));
+        let leaves_all =
+            others.peek().is_some() && others.all(|other| is_apart(other, Ahead::SAME) && !is_apart(other, time));
         self.clock.distrust(leaves_all || seen.off.contains_key(&own));
     }
 
@@ -153,19 +161,20 @@ impl MemberClocks {
     #[must_use]
     pub fn is_far_off(&self, now: Timestamp, own: u64, members: impl Iterator<Item = u64>) -> bool {
         let by = now.as_millis().saturating_sub(self.clock.wall().as_millis());
-        let (mut known, count) = self.known(own, members);
+        let (mut known, count) = self.known(own, members, GOOD_FOR_FAR);
         known.insert(own, Ahead { least: by, most: by });
-        let off = against(own, &known, count / 2 + 1);
+        let off = against(own, &known, count / 2 + 1, NOT_FAR);
         off.is_some_and(|off| off.ahead_ms.unsigned_abs() > super::millis(FAR_AHEAD))
     }
 
-    /// Returns how far the clocks of these members are ahead, as far as it is known, and how many members there are.
-    fn known(&self, own: u64, members: impl Iterator<Item = u64>) -> (BTreeMap<u64, Ahead>, usize) {
+    /// Returns how far the clocks of these members are ahead, as far as round trips say so that are no older than that,
+    /// and how many members there are.
+    fn known(&self, own: u64, members: impl Iterator<Item = u64>, good_for: Duration) -> (BTreeMap<u64, Ahead>, usize) {
         let (now, others) = (self.read(), self.others.lock());
         let mut count = 0;
         let known = members.inspect(|_| count += 1).filter_map(|member| match others.get(&member) {
             _ if member == own => Some((member, Ahead::SAME)),
-            Some(other) if is_good(other, &now) => Some((member, ahead(other, &now))),
+            Some(other) if is_good(other, &now, good_for) => Some((member, ahead(other, &now))),
             Some(_) | None => None,
         });
         (known.collect(), count)
@@ -177,8 +186,8 @@ impl MemberClocks {
     }
 }
 
-fn is_good(other: &Reading, now: &Reading) -> bool {
-    now.after().saturating_duration_since(other.after()) <= GOOD_FOR
+fn is_good(other: &Reading, now: &Reading, good_for: Duration) -> bool {
+    now.after().saturating_duration_since(other.after()) <= good_for
 }
 
 /// Returns how far the other clock is ahead of this one.
@@ -190,11 +199,13 @@ fn ahead(other: &Reading, now: &Reading) -> Ahead {
 impl ClocksSeen {
     /// Judges the clocks that are known of `members`, one of which is this member's own.
     fn of(ahead: BTreeMap<u64, Ahead>, own: u64, members: usize) -> Self {
-        let off: BTreeMap<u64, OffClock> =
-            ahead.keys().filter_map(|member| Some((*member, against(*member, &ahead, members / 2 + 1)?))).collect();
+        let off: BTreeMap<u64, OffClock> = ahead
+            .keys()
+            .filter_map(|member| Some((*member, against(*member, &ahead, members / 2 + 1, MEMBERS_DIFFER)?)))
+            .collect();
         let apart = match ahead.get(&own) {
             Some(of_own) if !off.contains_key(&own) => {
-                let far = ahead.iter().filter(|(_, other)| other.is_certainly_apart(*of_own));
+                let far = ahead.iter().filter(|(_, other)| other.is_certainly_apart(*of_own, MEMBERS_DIFFER));
                 far.filter(|(member, _)| !off.contains_key(member))
                     .map(|(member, far)| (*member, far.middle()))
                     .collect()
@@ -234,18 +245,18 @@ impl ClocksSeen {
     }
 }
 
-/// Returns those whose clocks are certainly too far from that of a member, and agree with each other, if they are so
-/// many as are needed.
-fn against(member: u64, ahead: &BTreeMap<u64, Ahead>, needed: usize) -> Option<OffClock> {
+/// Returns those whose clocks are certainly further than `differ` from that of a member, and agree with each other
+/// within that, if they are so many as are needed.
+fn against(member: u64, ahead: &BTreeMap<u64, Ahead>, needed: usize, differ: Duration) -> Option<OffClock> {
     let own = *ahead.get(&member)?;
     let far: Vec<(u64, Ahead)> = ahead
         .iter()
-        .filter(|(_, other)| other.is_certainly_apart(own))
+        .filter(|(_, other)| other.is_certainly_apart(own, differ))
         .map(|(number, other)| (*number, *other))
         .collect();
     // Those that agree lie, with all that is uncertain, in a window that begins with one of them.
     let agreeing = |first: &(u64, Ahead)| {
-        let end = first.1.least.saturating_add(signed_millis(MEMBERS_DIFFER));
+        let end = first.1.least.saturating_add(signed_millis(differ));
         far.iter().filter(|(_, other)| other.least >= first.1.least && other.most <= end).collect::<Vec<_>>()
     };
     let most = far.iter().map(agreeing).max_by_key(Vec::len).filter(|most| most.len() >= needed)?;
@@ -290,6 +301,10 @@ impl Clock for MemberClock {
 
     fn set_back_by(&self) -> Duration {
         self.clock.set_back_by()
+    }
+
+    fn ahead_of_machine(&self) -> Duration {
+        self.clock.ahead_of_machine()
     }
 
     fn behind_written(&self) -> Duration {

@@ -137,6 +137,10 @@ pub(crate) struct ManagerState {
     tasks: TaskTracker,
 }
 
+/// What is not done by a time that is far off.
+const NOT_DONE_FAR_OFF: &str = "no job expires or is removed, no job is handed out that waits for a named time, and \
+                                schedules perform nothing";
+
 /// By how much a clock has to be set back for it to be said.
 const WORTH_SAYING: Duration = Duration::from_secs(5);
 
@@ -267,23 +271,39 @@ impl Manager {
         self.shared.store.written_until()
     }
 
-    /// Returns that this machine's clock is further from the store's than clocks may differ, that the clocks of the
-    /// group's members are too far apart, or that this machine's was set back and is waited for; `None` when none of
-    /// these is so.
+    /// Returns that this machine's clock is further from the store's than clocks may differ, or that it was set back
+    /// and is waited for, and what is not done meanwhile; `None` when neither is so.
     #[must_use]
     pub fn clock_is_off(&self) -> Option<String> {
-        self.shared.clock.disagreement().or_else(|| self.is_off()).or_else(|| self.is_set_back())
+        self.is_off().or_else(|| self.is_set_back())
     }
 
-    /// Returns that the store has times that are to come, which a clock has written that was wrong then; `None` when it
-    /// has none.
+    /// Returns what is wrong with clocks and keeps this manager from nothing: those of the group's members are too far
+    /// apart, this machine's is behind times that others have written, or the store has times that are to come. `None`
+    /// when none of these is so.
     #[must_use]
-    pub fn has_times_to_come(&self) -> Option<String> {
+    pub fn has_doubtful_times(&self) -> Option<String> {
+        self.shared.clock.disagreement().or_else(|| self.is_ahead_of_machine()).or_else(|| self.has_times_to_come())
+    }
+
+    /// Returns that this manager goes by later times than this machine's clock shows, since others have written them.
+    fn is_ahead_of_machine(&self) -> Option<String> {
+        let by = Some(self.shared.clock.ahead_of_machine()).filter(|by| *by >= WORTH_SAYING)?;
+        Some(format!(
+            "another clock has written times up to {} ahead of this machine's: until this one has caught up, time \
+             passes here at half the speed",
+            in_words(by)
+        ))
+    }
+
+    /// Returns that the store has times that are to come.
+    fn has_times_to_come(&self) -> Option<String> {
         let by = Some(self.shared.clock.behind_written()).filter(|by| *by >= WORTH_SAYING)?;
         Some(format!(
-            "the store has times up to {}, {} ahead of this machine's clock, which a clock has written that was wrong: \
-             a schedule whose `next_due_at` is as far ahead performs nothing until then, unless it is put with another \
-             period and then with its own again",
+            "the store has times up to {}, {} ahead of this machine's clock: either this clock is wrong now, and is to \
+             be set right, or the one that has written them was. A schedule whose `next_due_at` is as far ahead performs \
+             nothing until then; where this clock is right, unless it is put with another period and then with its own \
+             again",
             self.shared.clock.now().plus(by),
             in_words(by)
         ))
@@ -302,20 +322,19 @@ impl Manager {
     fn is_off(&self) -> Option<String> {
         let offset = self.clock_offset().filter(|offset| offset.is_off)?;
         if offset == Offset::FAR {
-            return Some(
+            return Some(format!(
                 "this process goes by a time that is more than a minute from the clocks of most members: until it \
-                 follows its machine's clock, or another member leads, no job expires or is removed, no job is \
-                 handed out that waits for a named time, and schedules perform nothing"
-                    .to_owned(),
-            );
+                 follows its machine's clock, or another member leads, {NOT_DONE_FAR_OFF}"
+            ));
         }
         let (way, by) =
             if offset.ahead > offset.behind { ("ahead of", offset.ahead) } else { ("behind", offset.behind) };
         let by = by.as_secs_f64();
+        let also = if offset.is_far_off { format!("; {NOT_DONE_FAR_OFF}") } else { String::new() };
         Some(format!(
             "the clock of this machine is {by:.1} s {way} the store's, more than clocks may differ \
-             (`--clock-skew-ms`): its monitor takes no job from a worker, and ends none, until one of the two is set \
-             right"
+             (`--clock-skew-ms`): until one of the two is set right, its monitor takes no job from a worker, and ends \
+             none{also}"
         ))
     }
 

@@ -47,10 +47,10 @@ pub(crate) struct StoreHealth {
     pub(crate) unequal: Option<String>,
     /// What was left behind and dropped when it was opened.
     pub(crate) dropped: Option<String>,
-    /// How far its clock and this machine's differ, when they differ too far.
+    /// How far its clock and this machine's differ, when they differ too far, and what is not done meanwhile.
     pub(crate) clock_is_off: Option<String>,
-    /// How far times in it are to come that a clock has written that was wrong.
-    pub(crate) times_to_come: Option<String>,
+    /// What is wrong with clocks, and keeps this manager from nothing.
+    pub(crate) doubtful_times: Option<String>,
     /// What is wrong between this manager and the others, each as a sentence.
     pub(crate) peer_troubles: Vec<String>,
     /// Which scans of this process's monitor fail, each as a sentence.
@@ -194,8 +194,9 @@ pub(super) fn judge(insights: &Insights, survey: &SurveyState, store: StoreHealt
     use HealthCheckName::*;
     use HealthStatus::{Error, Warn};
 
-    let StoreHealth { stopped, hangs, out_of_order, unreadable, unequal, dropped, clock_is_off, times_to_come, .. } =
-        store;
+    let StoreHealth {
+        stopped, hangs, out_of_order, unreadable, unequal, dropped, clock_is_off, doubtful_times, ..
+    } = store;
     let unwritten = stopped.map(|why| format!("the store takes no more writes: {why}"));
     let unwritten = unwritten.or_else(|| hangs.map(|why| format!("the store hangs: {why}")));
     let count = survey.failing_since.map(|since| format!("the store has not let its jobs be counted since {since}"));
@@ -207,7 +208,7 @@ pub(super) fn judge(insights: &Insights, survey: &SurveyState, store: StoreHealt
         check(Store, Error, out_of_order),
         check(Counts, Error, count),
         match clock_is_off {
-            None => check(Clock, Warn, times_to_come),
+            None => check(Clock, Warn, doubtful_times),
             is_off => check(Clock, Error, is_off),
         },
         check(Documents, Warn, unreadable),
@@ -372,7 +373,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_a_crash_has_cut_short_is_a_warning_in_its_own_words() {
-        let store = StoreHealth { times_to_come: Some("a year ahead".to_owned()), ..StoreHealth::default() };
+        let store = StoreHealth { doubtful_times: Some("a year ahead".to_owned()), ..StoreHealth::default() };
         let (health, reasons) = of_store(store.clone());
         assert_eq!((health, &*reasons), (HealthStatus::Warn, &["a year ahead".to_owned()][..]));
         let (health, reasons) = of_store(StoreHealth { clock_is_off: Some("it is off".to_owned()), ..store });
@@ -429,7 +430,7 @@ pub(super) mod tests {
             unequal: Some("e".to_owned()),
             dropped: Some("c".to_owned()),
             clock_is_off: Some("d".to_owned()),
-            times_to_come: None,
+            doubtful_times: None,
             peer_troubles: vec!["e".to_owned()],
             scan_troubles: vec!["f".to_owned()],
         };

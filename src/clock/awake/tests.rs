@@ -51,6 +51,20 @@ impl Process {
 }
 
 #[test]
+fn however_often_the_awake_time_is_asked_for_it_is_known_where_its_course_bends() {
+    let process = Process::begin();
+    process.run(10_000);
+    // The clock goes at half the speed, as one does that is ahead of its machine's.
+    for _ in 0..10_000 {
+        process.wall.advance(Duration::from_millis(1));
+        process.passed.fetch_add(2, Ordering::SeqCst);
+        process.clock.awake();
+    }
+    let since = [0, 10_000, 15_000].map(|time| process.awake_since(time) / 100);
+    assert_eq!(since, [300, 200, 100]);
+}
+
+#[test]
 fn time_in_which_the_process_runs_counts() {
     let process = Process::begin();
     process.run(60_000);

@@ -199,6 +199,23 @@ fn a_clock_that_leaves_all_that_are_known_of_is_not_followed_where_the_time_with
     }
 }
 
+#[test]
+fn a_member_that_was_heard_hours_ago_says_that_a_clock_is_far_off_and_not_that_it_is_off() {
+    const YEAR: i64 = 366 * 86_400 * SECOND;
+    const HOUR: u64 = 3_600_000;
+    let machine = Machine::new();
+    let is_far_off = || machine.clocks.is_far_off(machine.wall.now(), 1, 1..=3);
+    machine.ask(2, -YEAR, 10);
+    machine.pass(3 * HOUR);
+    assert!(!is_far_off(), "one of three is no majority");
+    machine.ask(3, -YEAR, 10);
+    assert!(is_far_off());
+    assert!(off(&machine.seen(3)).is_empty(), "for two seconds it is too long ago");
+    machine.pass(2 * HOUR);
+    machine.ask(3, -YEAR, 10);
+    assert!(!is_far_off(), "it was too long ago");
+}
+
 /// What the manager goes by is not what the machine shows, where it goes on from a time that others have written.
 #[test]
 fn the_time_that_a_leader_goes_on_from_is_judged() {

@@ -165,8 +165,8 @@ pub(super) async fn process(way: &Way, submissions: Vec<Submission>) {
     }
 }
 
-/// Writes the bodies that the batch's jobs bring, and again those that may have been removed since, as when this process
-/// was suspended. A job whose body is not durable is not written.
+/// Writes the bodies that the batch's jobs bring, and again those that may have been removed since, as when this
+/// process was suspended. A job whose body is not durable is not written.
 async fn write_bodies(shared: &Context, batch: &mut Batch) {
     let now = shared.clock.now();
     let mut owners: Vec<&mut Task> = batch

@@ -5,8 +5,9 @@
 //! and say, how messages are written, and which changes of the members are refused. Only the threads, the log's files
 //! and the database are left out: a disk has a vote, frames, and the state as of the last flush.
 //!
-//! - The network loses, doubles, delays and reorders messages, is cut between some members in one direction or both, and
-//!   takes no message that is longer than one with the largest entry that the writer makes, which is proposed seldom.
+//! - The network loses, doubles, delays and reorders messages, is cut between some members in one direction or both,
+//!   and takes no message that is longer than one with the largest entry that the writer makes, which is proposed
+//!   seldom.
 //! - Clocks go at their own pace, and stand still.
 //! - Disks fail amid what is written, are full, and are so slow that their member does nothing for long, or that what
 //!   it has to write piles up while it goes on.
