@@ -68,6 +68,8 @@ pub struct Reason {
 pub(crate) struct Facts {
     pub(crate) job: Arc<Job>,
     pub(crate) now: Timestamp,
+    /// Whether this manager's time is too far off to hand out what waits for a named time.
+    pub(crate) is_far_off: bool,
     /// When this manager began to receive calls from workers.
     pub(crate) listening_since: Timestamp,
     pub(crate) settings: QueueSettings,
@@ -92,12 +94,13 @@ impl Manager {
         let found = self.shared.store.get(std::slice::from_ref(id)).await?.pop().flatten();
         let job = found.ok_or_else(|| ManagerError::NotFound(id.clone()))?.job;
         let now = self.shared.clock.now();
-        let waits = job.is_claimable() && job.run_at <= now;
+        let waits = job.is_claimable() && job.is_due(now);
         let settings = self.shared.queue_settings.of(&job.spec.queue);
         let take_turns = waits && settings.fairness.takes_turns();
         let order = settings.order();
         let facts = Facts {
             now,
+            is_far_off: self.clock_is_far_off(),
             listening_since: self.shared.observe.started_at,
             settings,
             claimants: self.shared.observe.workers.claimants(&job, now),
@@ -159,8 +162,10 @@ impl Reason {
 fn of_waiting(facts: &Facts) -> (bool, Vec<Reason>) {
     let (job, now) = (&facts.job, facts.now);
     let too_late = job.start_deadline().is_some_and(|deadline| deadline <= now);
-    let is_due = job.run_at <= now;
+    let is_due = job.is_due(now);
+    let awaits_clock = facts.is_far_off && job.awaits_a_right_clock(now);
     let runnable = is_due
+        && !awaits_clock
         && !too_late
         && job.hold.is_none()
         && facts.settings.paused.is_none()
@@ -171,7 +176,8 @@ fn of_waiting(facts: &Facts) -> (bool, Vec<Reason>) {
         None => of_ahead(facts),
     });
     let deadline = too_late.then(|| of_missed_deadline(job));
-    let parts = [of_hold(job), deadline, (!is_due).then(|| of_not_due(job, now)), of_pause(facts)];
+    let not_due = (!is_due).then(|| of_not_due(job, now));
+    let parts = [of_hold(job), deadline, not_due, awaits_clock.then(|| of_clock(job)), of_pause(facts)];
     let rest = [of_workers(facts), ahead, (!too_late).then(|| of_deadline(job, now)).flatten()];
     let line = facts.first_in_line.as_ref().and_then(|first| of_line(job, first));
     let limits = line.into_iter().chain(facts.limits.iter().map(of_limit));
@@ -204,6 +210,11 @@ fn of_deadline(job: &Job, now: Timestamp) -> Option<Reason> {
     let deadline = job.start_deadline()?;
     let message = format!("It expires unless it is started by {deadline}, {}.", from_now(deadline, now));
     Some(Reason::new("start_deadline", message, json!({ "expires_at": deadline })))
+}
+
+fn of_clock(job: &Job) -> Reason {
+    let message = "It waits for a time, and the server's clock is far off: `/v1/health` says by how much.".to_owned();
+    Reason::new("clock_far_off", message, json!({ "run_at": job.run_at.to_rfc3339() }))
 }
 
 fn of_not_due(job: &Job, now: Timestamp) -> Reason {

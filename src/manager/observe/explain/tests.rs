@@ -49,6 +49,16 @@ fn failed(job: &Job, now: i64) -> Job {
     }
 }
 
+#[test]
+fn what_waits_for_a_named_time_says_that_the_clock_is_far_off() {
+    let named = Facts { is_far_off: true, ..facts(submitted(spec(), 10, None), 20) };
+    let explanation = explain(&named);
+    assert!(!explanation.runnable);
+    assert_eq!(explanation.reasons[0].code, "clock_far_off");
+    let at_once = Facts { is_far_off: true, ..facts(submitted(spec(), 0, None), 20) };
+    assert!(explain(&at_once).runnable, "it waits for no time");
+}
+
 /// A worker waits that has room for anything.
 fn facts(job: Job, now: i64) -> Facts {
     let claimants = Claimants {
@@ -64,6 +74,7 @@ fn facts(job: Job, now: i64) -> Facts {
     Facts {
         job: Arc::new(job),
         now: at(now),
+        is_far_off: false,
         listening_since: at(-100),
         settings,
         claimants,
