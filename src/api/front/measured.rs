@@ -4,13 +4,13 @@ use metrics::{counter, gauge};
 use tokio::sync::watch;
 
 use crate::clock::ClocksSeen;
-use crate::store::Standing;
+use crate::store::{Standing, Store};
 
 /// Records where the member stands, and what it knows of the members' clocks, for whoever reads the metrics now.
 pub(super) fn record(standing: &Standing, clocks: &ClocksSeen, members: impl Iterator<Item = u64>) {
     let Standing { term, leads, applied, committed, .. } = *standing;
     gauge!("leasehold_member_term").set(term as f64);
-    gauge!("leasehold_member_leads").set(if leads { 1.0 } else { 0.0 });
+    gauge!("leasehold_member_leads").set(flag(leads));
     gauge!("leasehold_member_applied").set(applied as f64);
     gauge!("leasehold_member_committed").set(committed as f64);
     gauge!("leasehold_member_lag_entries").set(committed.saturating_sub(applied) as f64);
@@ -22,6 +22,22 @@ pub(super) fn record(standing: &Standing, clocks: &ClocksSeen, members: impl Ite
     }
     gauge!("leasehold_member_clocks_off").set(clocks.off.len() as f64);
     gauge!("leasehold_member_clocks_apart").set(clocks.apart.len() as f64);
+}
+
+/// Records what a member finds that has no manager, in the gauges that its manager has set while it had one.
+pub(super) fn record_without_manager(store: &dyn Store) {
+    record_of_store(store.out_of_order().is_some(), store.stopped().is_some());
+}
+
+fn record_of_store(is_out_of_order: bool, has_stopped: bool) {
+    gauge!("leasehold_claims_waiting").set(0.0);
+    gauge!("leasehold_clock_off").set(0.0);
+    gauge!("leasehold_store_out_of_order").set(flag(is_out_of_order));
+    gauge!("leasehold_store_stopped").set(flag(has_stopped));
+}
+
+const fn flag(is_raised: bool) -> f64 {
+    if is_raised { 1.0 } else { 0.0 }
 }
 
 /// Counts the leaders that follow one another, until the store is closed.
@@ -36,6 +52,32 @@ pub(in crate::api) async fn count_leaders(mut standing: watch::Receiver<Standing
         }
         if standing.changed().await.is_err() {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn a_member_that_has_led_says_nothing_more_of_its_manager() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        let of_manager = [
+            "leasehold_claims_waiting",
+            "leasehold_clock_off",
+            "leasehold_store_out_of_order",
+            "leasehold_store_stopped",
+        ];
+        of_manager.iter().for_each(|name| gauge!(*name).set(1.0));
+        record_of_store(false, true);
+        let said = recorder.handle().render();
+        for name in of_manager {
+            let value = u8::from(name == "leasehold_store_stopped");
+            assert!(said.contains(&format!("\n{name} {value}\n")), "{said}");
         }
     }
 }

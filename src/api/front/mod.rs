@@ -385,6 +385,7 @@ async fn metrics(State(front): State<Arc<Front>>, request: Request) -> Response 
     if let Some((router, _)) = front.own.router() {
         return call(router, request).await;
     }
+    measured::record_without_manager(&*front.own.store);
     match front.guard.access.allow(request.headers(), Role::Read) {
         Ok(_) => {
             let content_type = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
