@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -19,7 +18,7 @@ use super::disk::Disk;
 use super::durable::Contradiction;
 use super::entry::{self, Entry};
 use super::equality::compared::SumAt;
-use super::equality::sum::Sum;
+use super::equality::summed::Summed;
 use super::exchange::Exchange;
 use super::exits::what_to_do;
 use super::group::Member;
@@ -40,6 +39,8 @@ use crate::store::{Member as _, Membership, Record, RecordKey, StoreError, Store
 /// The disk, the log, and the state that readers see.
 pub(super) struct Engine {
     pub(super) published: RwLock<Published>,
+    /// The sum over what is published.
+    pub(super) summed: Arc<Summed>,
     pub(super) disk: Disk,
     pub(super) log: Mutex<Log>,
     pub(super) member: Mutex<Member>,
@@ -76,12 +77,10 @@ pub(super) struct Engine {
 pub(super) struct Decided {
     /// The answers to its commands, which hold once it is shown.
     pub(super) outcomes: Outcomes,
-    /// Its changes with the documents that they replace, which the caller frees once it has answered.
+    /// Its changes with the documents that they replace.
     pub(super) effects: Effects,
     /// The blocks that jobs leave with it, as they are then.
     left: Vec<Block>,
-    /// What it changes of the sum over the documents.
-    sum: Sum,
     /// Its entry of the log; `None` when it changes nothing.
     pub(super) entry: Option<Vec<u8>>,
 }
@@ -94,6 +93,7 @@ impl Engine {
         published: Published,
         limits: FlushLimits,
     ) -> Self {
+        let summed = Arc::clone(&published.summed);
         let (published, log, member) = (RwLock::new(published), Mutex::new(log), Mutex::new(member));
         let (agreed, turn) = (Agreed::default(), Mutex::new(()));
         let (unwritten, to_read) = (unwritten::Queue::default(), Mailbox::new(1));
@@ -101,6 +101,7 @@ impl Engine {
         let (ticks, noted) = (AtomicU64::new(0), AtomicU64::new(0));
         Self {
             published,
+            summed,
             disk,
             log,
             member,
@@ -165,13 +166,12 @@ impl Engine {
         let Applied { outcomes, effects } = batch.end();
         let published = self.published.read();
         if effects.last == published.last {
-            return Ok(Decided { outcomes, effects, left: Vec::new(), sum: Sum::default(), entry: None });
+            return Ok(Decided { outcomes, effects, left: Vec::new(), entry: None });
         }
         let left = Known { published: &published, disk: &self.disk, ahead: None }.left(&effects)?;
         drop(published);
-        let sum = Sum::of_change(&effects)?;
         let entry = entry::encode(&effects)?;
-        Ok(Decided { outcomes, effects, left, sum, entry: Some(entry) })
+        Ok(Decided { outcomes, effects, left, entry: Some(entry) })
     }
 
     /// Makes an entry durable, at most of the members, and returns its number. No lock that readers need is held
@@ -186,19 +186,22 @@ impl Engine {
         appended
     }
 
-    /// Shows a batch to readers that is durable as the entry `number`, in so many bytes.
-    pub(super) fn show(&self, (number, bytes): (u64, usize), Decided { effects, left, sum, .. }: &mut Decided) {
+    /// Shows a batch to readers that is durable as the entry `number`, in so many bytes, and returns the answers to its
+    /// commands.
+    pub(super) fn show(&self, (number, bytes): (u64, usize), decided: Decided) -> Outcomes {
+        let Decided { outcomes, effects, left, .. } = decided;
         // A change of the members may be before it, which another thread shows.
         if self.exchange.is_some() && !self.agreed.wait_until(|| self.applied().0 + 1 >= number) {
-            return;
+            return outcomes;
         }
         let begun = Instant::now();
-        self.published.write().take_over((number, bytes), effects, mem::take(left), *sum);
+        self.published.write().take_over((number, bytes), effects, left);
         if let Some(exchange) = &self.exchange {
             metrics::histogram!("leasehold_member_apply_seconds").record(begun.elapsed());
             self.agreed.has_moved();
             exchange.asked.lock().has_shown(number);
         }
+        outcomes
     }
 
     /// Returns whether it is time to write what has changed to the database, and there is room for that.
@@ -381,7 +384,6 @@ pub(super) struct Replayed {
     members: Option<Membership>,
     effects: Effects,
     left: Vec<Block>,
-    sum: Sum,
     /// Whether it is a batch: what a member writes by itself is none, and changes no document.
     pub(super) is_batch: bool,
     /// The sum that the leader had, where the entry says it.
@@ -389,13 +391,12 @@ pub(super) struct Replayed {
 }
 
 impl Replayed {
-    /// Shows what the entry makes of the state in which it was looked up. What it displaces is freed with this.
-    pub(super) fn show(&mut self, published: &mut Published) {
-        if let Some(members) = self.members.take() {
-            published.summed.has_members(&members);
-            published.members = Some(Arc::new(members));
+    /// Shows what the entry makes of the state in which it was looked up.
+    pub(super) fn show(self, published: &mut Published) {
+        if let Some(members) = self.members {
+            published.take_over_members(Arc::new(members));
         }
-        published.take_over(self.entry, &self.effects, mem::take(&mut self.left), self.sum);
+        published.take_over(self.entry, self.effects, self.left);
     }
 }
 
@@ -410,8 +411,7 @@ pub(super) fn replay(disk: &Disk, published: &Published, number: u64, bytes: &[u
     let known = Known { published, disk, ahead: None };
     let effects = read.effects(&known, published.last.seq_no)?;
     let left = known.left(&effects).map_err(|error| error.to_string())?;
-    let sum = Sum::of_change(&effects).map_err(|error| error.0)?;
-    Ok(Replayed { entry: (number, bytes.len()), members, effects, left, sum, is_batch, said })
+    Ok(Replayed { entry: (number, bytes.len()), members, effects, left, is_batch, said })
 }
 
 /// What a batch is decided on.

@@ -177,6 +177,11 @@ fn change_of<'m, K: Hash + Eq + Clone, T: Clone>(
 }
 
 impl Effects {
+    /// Returns how many documents it changes.
+    pub(super) fn documents(&self) -> usize {
+        self.heads.len() + self.records.len() + self.schedules.len()
+    }
+
     /// Returns the latest time at which one of these jobs and schedules was changed.
     pub(super) fn time(&self) -> Option<Timestamp> {
         let jobs = self.heads.values().filter_map(|change| Some(change.after.as_ref()?.job.updated_at));

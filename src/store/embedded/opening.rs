@@ -334,6 +334,7 @@ fn read_log(
     let mut failure = None;
     let found = log::read(folder, &Expected { first: published.entry + 1, sealed }, |number, bytes| {
         replay(disk, published, number, bytes)?.show(published);
+        published.summed.keep_up();
         let is_due = published.is_flush_due(limits) && disk.has_room_to_flush(published);
         if is_due && failure.is_none() {
             let flush = published.begin_flush(limits);

@@ -10,11 +10,30 @@ use super::exits::FailOnExit;
 
 /// The thread. Dropping it waits until it has ended.
 pub(super) struct Periodic {
-    ended: Arc<(Mutex<bool>, Condvar)>,
+    ended: Arc<Ended>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// Whether the thread is to end, and what wakes it.
+type Ended = (Mutex<bool>, Condvar);
+
+/// Wakes the thread before its period is over.
+#[derive(Debug)]
+pub(super) struct Waker(Arc<Ended>);
+
+impl Waker {
+    /// Has the thread work now. One that works already may not notice.
+    pub(super) fn wake(&self) {
+        self.0.1.notify_one();
+    }
+}
+
 impl Periodic {
+    /// Returns what wakes the thread.
+    pub(super) fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.ended))
+    }
+
     /// Starts the thread, which calls `work` after each period, until that returns that there is nothing left to do.
     pub(super) fn start(
         name: &str,
@@ -35,7 +54,7 @@ impl Periodic {
 }
 
 /// Waits for a period; returns `false` when the thread is to end.
-fn wait((ended, changed): &(Mutex<bool>, Condvar), period: Duration) -> bool {
+fn wait((ended, changed): &Ended, period: Duration) -> bool {
     let mut ended = ended.lock();
     if !*ended {
         changed.wait_for(&mut ended, period);

@@ -60,13 +60,12 @@ impl Disk {
             let record = records::decode(&key, &value);
             kept.add(key, record);
         }
-        let (members, mut summed) = (self.members()?, Summed::of(self.sum(entry)?));
-        if let Some(members) = &members {
-            summed.has_members(members);
-        }
+        let members = self.members()?;
+        let members_sum = members.as_deref().map_or(Sum::default(), Sum::of_members);
         let last = Version { place: Place::Main, primary_term, seq_no };
         let time = Timestamp::from_millis(i64::try_from(time).unwrap_or(0));
-        summed.has_applied(entry, Sum::default(), finished.sum + Sum::of_last(last, time));
+        let rest = finished.sum + Sum::of_last(last, time) + members_sum;
+        let summed = Arc::new(Summed::of(self.sum(entry)?, entry, rest));
         Ok(Published {
             live,
             recent: self.recover_recent()?,
@@ -77,6 +76,7 @@ impl Disk {
             entry,
             time,
             members,
+            members_sum,
             summed,
             unflushed: Unflushed::default(),
             flushing: None,

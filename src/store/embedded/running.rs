@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::beside::Beside;
 use super::engine::Engine;
-use super::equality::scrub;
+use super::equality::{scrub, summed};
 use super::error::closed;
 use super::exchange::Exchange;
 use super::exits::{Exits, FailOnExit};
@@ -59,6 +59,7 @@ impl Running {
         }
         let (of, guard) = (|| Arc::downgrade(engine), || exits.guard());
         running.periodic.push(flush_when_due(of(), Arc::clone(queue), flusher, guard())?);
+        running.periodic.push(summed::start(&engine.summed, guard())?);
         running.periodic.push(checkpoint::start(of(), guard())?);
         running.periodic.push(watch::start(of(), Arc::clone(queue), options.memory_limit, guard())?);
         running.periodic.push(scrub::start(of(), options.scrub_pace(), guard())?);

@@ -65,8 +65,10 @@ pub(super) struct Published {
     pub(super) time: Timestamp,
     /// The members of the group; `None` while they are those that it was founded with.
     pub(super) members: Option<Arc<Membership>>,
+    /// The hash of these members.
+    pub(super) members_sum: Sum,
     /// The sum over all of this.
-    pub(super) summed: Summed,
+    pub(super) summed: Arc<Summed>,
     /// What has changed since the last flush began.
     pub(super) unflushed: Unflushed,
     /// What the flush under way writes.
@@ -168,12 +170,18 @@ impl Published {
         Arc::make_mut(&mut self.blocks).put(block);
     }
 
+    /// Takes over the members of the group.
+    pub(super) fn take_over_members(&mut self, members: Arc<Membership>) {
+        self.members_sum = Sum::of_members(&members);
+        self.members = Some(members);
+    }
+
     /// Takes over a batch that is durable as the entry `entry` of the log, in so many bytes. `left` are the blocks that
-    /// jobs leave with it, as they are then, and `sum` is what it changes of the sum over the documents.
-    pub(super) fn take_over(&mut self, (entry, bytes): (u64, usize), effects: &Effects, left: Vec<Block>, sum: Sum) {
+    /// jobs leave with it, as they are then.
+    pub(super) fn take_over(&mut self, (entry, bytes): (u64, usize), effects: Effects, left: Vec<Block>) {
         (self.entry, self.last) = (entry, effects.last);
         self.time = effects.time().map_or(self.time, |time| time.max(self.time));
-        let stale = self.unflushed.add(effects, bytes);
+        let stale = self.unflushed.add(&effects, bytes);
         if !stale.is_empty() {
             Arc::make_mut(&mut self.view.stale).extend(stale);
         }
@@ -207,7 +215,8 @@ impl Published {
                 None => {}
             }
         }
-        self.summed.has_applied(entry, sum, self.finished.sum + Sum::of_last(self.last, self.time));
+        let rest = self.finished.sum + Sum::of_last(self.last, self.time) + self.members_sum;
+        self.summed.has_applied(entry, effects, rest);
     }
 }
 

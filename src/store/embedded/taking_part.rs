@@ -438,12 +438,14 @@ impl Engine {
             replayed = look_up(&published)?;
         }
         drop(blocks);
+        let (is_batch, said) = (replayed.is_batch, replayed.said);
         replayed.show(&mut published);
         drop(published);
-        if let Some((said, exchange)) = replayed.said.zip(self.exchange.as_ref()) {
+        self.summed.keep_up();
+        if let Some((said, exchange)) = said.zip(self.exchange.as_ref()) {
             self.compare(exchange, &said);
         }
-        Ok(replayed.is_batch)
+        Ok(is_batch)
     }
 
     /// Takes note of that entries were applied.

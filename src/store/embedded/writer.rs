@@ -148,13 +148,13 @@ impl Writer {
     fn conclude(
         &self,
         appended: Result<(u64, usize), CommitError>,
-        mut decided: Decided,
+        decided: Decided,
         callers: Vec<Caller>,
     ) -> Result<(), CommitError> {
         match &appended {
             Ok(entry) => {
-                self.engine.show(*entry, &mut decided);
-                answer(callers, decided.outcomes);
+                answer(callers, self.engine.show(*entry, decided));
+                self.engine.summed.keep_up();
             }
             Err(CommitError::Refused(reason)) => {
                 if matches!(reason, StoreError::OutOfOrder(_)) {

@@ -1,6 +1,7 @@
 //! The same log gives the same state, on any machine, however often each has written its database meanwhile.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::super::block::Column;
 use super::super::directory::Directory;
 use super::super::equality::scrub::Count;
+use super::super::equality::sum::Sum;
 use super::super::lists::{self, Wanted};
 use super::super::seal::Vote;
 use super::super::stored;
@@ -77,19 +79,17 @@ impl Machine {
     }
 
     /// Commits a batch, and another one that is decided before it is written if it may be.
-    fn commit_two(&self, history: &mut History) -> Vec<Decided> {
-        let mut first = self.decided(history);
+    fn commit_two(&self, history: &mut History) -> Vec<Written> {
+        let first = self.decided(history);
         if self.engine.must_show_first(&first) {
-            self.engine.write(&mut first).expect("it is written");
-            return vec![first];
+            return vec![self.engine.write(first).expect("it is written")];
         }
         let commands = history.batch();
         let batch = self.engine.decided(Some(&first), commands.clone());
-        self.engine.write(&mut first).expect("it is written");
+        let first = self.engine.write(first).expect("it is written");
         let mut second = self.engine.end(batch).expect("it can be written");
         history.learn(&commands, mem::take(&mut second.outcomes));
-        self.engine.write(&mut second).expect("it is written");
-        vec![first, second]
+        vec![first, self.engine.write(second).expect("it is written")]
     }
 
     /// Decides a batch.
@@ -225,13 +225,17 @@ fn listed(engine: &Engine) -> Vec<Vec<StoredSchedule>> {
     lists.map(|list| list.expect("readable")).collect()
 }
 
+/// A batch that was shown.
+struct Written {
+    outcomes: Outcomes,
+    entry: Option<Vec<u8>>,
+}
+
 impl Engine {
     /// Commits a batch, and returns the answers and the changes.
-    fn commit(&self, commands: Vec<Command>) -> Result<Decided, CommitError> {
+    fn commit(&self, commands: Vec<Command>) -> Result<Written, CommitError> {
         let _turn = self.turn();
-        let mut decided = self.end(self.decided(None, commands))?;
-        self.write(&mut decided)?;
-        Ok(decided)
+        self.write(self.end(self.decided(None, commands))?)
     }
 
     fn decided(&self, ahead: Option<&Decided>, commands: Vec<Command>) -> Batch {
@@ -241,12 +245,12 @@ impl Engine {
     }
 
     /// Makes a batch durable and shows it.
-    fn write(&self, decided: &mut Decided) -> Result<(), CommitError> {
-        if let Some(entry) = decided.entry.clone() {
-            let bytes = entry.len();
-            self.show((self.append(entry)?, bytes), decided);
-        }
-        Ok(())
+    fn write(&self, decided: Decided) -> Result<Written, CommitError> {
+        let Some(entry) = decided.entry.clone() else {
+            return Ok(Written { outcomes: decided.outcomes, entry: None });
+        };
+        let outcomes = self.show((self.append(entry.clone())?, entry.len()), decided);
+        Ok(Written { outcomes, entry: Some(entry) })
     }
 }
 

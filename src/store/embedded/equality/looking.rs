@@ -26,7 +26,7 @@ impl Engine {
     /// not known.
     pub(crate) fn sum_to_note(&self, member: &Member) -> Option<SumAt> {
         let is_understood = member.members().version >= versions::SUMS;
-        let last = is_understood.then(|| self.published.read().summed.last())?;
+        let last = is_understood.then(|| self.summed.last())?;
         last.map(|(entry, sum)| SumAt::of(entry, sum))
     }
 
@@ -46,7 +46,7 @@ impl Engine {
 
     /// Compares the own sum with the one that the leader said in an entry.
     pub(crate) fn compare(&self, exchange: &Exchange, said: &SumAt) {
-        let own = self.published.read().summed.at(said.entry);
+        let own = self.summed.at(said.entry);
         let compared = exchange.equality.lock().compare(own, said, Instant::now());
         let outcome = match compared {
             Some(true) => "equal",

@@ -1,7 +1,7 @@
 //! Whether the states of all members are equal, looked at while they run.
 //!
 //! In reading order:
-//! - `sum`: the sum over the documents of a state. `summed`: that sum as it is kept while entries are applied.
+//! - `sum`: the sum over the documents of a state. `summed`: that sum as it is kept beside what applies entries.
 //! - `compared`: what members say of their sums, and who differs. `looking`: what a member does for that.
 //! - `scrub`: all documents read from time to time, to see that they can be read.
 

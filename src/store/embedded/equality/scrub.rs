@@ -71,7 +71,7 @@ impl Scrub {
 
     /// Reads the next slice, if it is time for one.
     pub(crate) fn go_on(&mut self, engine: &Engine, now: Instant) {
-        if now >= self.next_count && self.count.is_none() && engine.published.read().summed.documents().is_none() {
+        if now >= self.next_count && self.count.is_none() && engine.summed.documents().is_none() {
             self.count = Some(Count::of(engine.published.read().view.clone()));
         }
         if let Some(count) = &mut self.count {
@@ -125,7 +125,7 @@ impl Engine {
     }
 
     fn has_counted(&self, Count { view, sum, .. }: &Count) {
-        self.published.write().summed.count(*sum, view.moved);
+        self.summed.count(*sum, view.moved);
         metrics::counter!("leasehold_store_scrubs_total", "outcome" => "counted").increment(1);
         tracing::info!("the documents at rest were counted: their sum is known from now on");
         if let Some(exchange) = &self.exchange {

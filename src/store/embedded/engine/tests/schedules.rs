@@ -119,7 +119,7 @@ fn lists_are_as_those_of_a_map_wherever_the_schedules_are() {
         let commands: Vec<Command> = (0..count).map(|_| Command::Schedule(history.schedule())).collect();
         let mut committed = machine.engine.commit(commands.clone()).expect("it is written");
         model.take_over(&commands, &committed.outcomes);
-        history.learn(&commands, mem::take(&mut committed.outcomes));
+        history.learn(&commands, std::mem::take(&mut committed.outcomes));
         let is_late = history.chance(90);
         machine.flush_if_due(is_late);
         if history.chance(1) {
