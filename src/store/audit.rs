@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::StoreError;
 use crate::clock::Timestamp;
 
 /// One entry of the audit: an event in the life of a job.
@@ -47,6 +48,11 @@ impl AuditSearch {
         };
         in_time && self.terms.iter().all(has)
     }
+}
+
+/// Returns the refusal of a place that another store has said.
+pub(super) fn of_another_store() -> StoreError {
+    StoreError::Unsupported("the cursor is of the audit of another store: begin again with the first page")
 }
 
 /// Returns the text of a field, which is named with dots.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::Audit;
 use crate::clock::Timestamp;
 use crate::store::StoreError;
-use crate::store::audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch, text};
+use crate::store::audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch, of_another_store, text};
 use crate::store::elasticsearch::search::{Scope, hits_of};
 
 #[derive(Deserialize)]
@@ -51,9 +51,7 @@ fn request(search: &AuditSearch) -> Result<Value, StoreError> {
     match &search.after {
         None => {}
         Some(AuditPlace::InTime { at, sequence, id }) => request["search_after"] = json!([at, sequence, id]),
-        Some(AuditPlace::InFiles { .. }) => {
-            return Err(StoreError::Unsupported("the cursor is of the audit of another store; begin anew"));
-        }
+        Some(AuditPlace::InFiles { .. }) => return Err(of_another_store()),
     }
     Ok(request)
 }

@@ -19,7 +19,7 @@ use super::copies::{AuditFile, Writer, files};
 use super::{FOLDER, month};
 use crate::clock::Timestamp;
 use crate::store::StoreError;
-use crate::store::audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch, text};
+use crate::store::audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch, of_another_store, text};
 use crate::store::embedded::budget::Budget;
 
 /// How much is read for one page, in bytes.
@@ -44,7 +44,7 @@ impl AuditFiles {
         let after = match &search.after {
             None => None,
             Some(AuditPlace::InFiles { month, left }) => Some((month.as_str(), left)),
-            Some(_) => return Err(StoreError::Unsupported("the cursor is of the audit of another store; begin anew")),
+            Some(AuditPlace::InTime { .. }) => return Err(of_another_store()),
         };
         self.page(search, after, budget, MAX_BYTES).map_err(|error| {
             StoreError::Unavailable(format!("the audit in {} cannot be read: {error}", self.folder.display()))
