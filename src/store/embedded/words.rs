@@ -41,6 +41,14 @@ const OPENING_BYTES: usize = 8;
 /// How many bytes the identity of the group takes before a message.
 const OF_GROUP_BYTES: usize = 9;
 
+/// The places of words among all that there are, with which they begin.
+const PIECE: u64 = 3;
+const OUTPUT: u64 = 7;
+const OUTPUT_KEEP: u64 = 0;
+const OUTPUT_ANSWER: u64 = 3;
+const AUDIT: u64 = 8;
+const AUDIT_PIECE: u64 = 2;
+
 /// A word of one member to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Word {
@@ -220,15 +228,26 @@ pub(super) fn is_bulk(message: &[u8]) -> bool {
         _ => message,
     };
     match message.first() {
-        Some(&WORD) => match stored::take(&mut &message[1..]) {
-            Ok(Word::Piece(_)) => true,
-            Ok(Word::Output(OutputWord::Keep { cells, .. } | OutputWord::Answer { cells, .. })) => !cells.is_empty(),
-            Ok(Word::Audit(AuditWord::Piece { .. })) => true,
-            _ => false,
-        },
+        Some(&WORD) => is_bulk_word(&message[1..]),
         Some(&BETWEEN) => message.get(BETWEEN_BYTES..).is_some_and(message::has_entries),
         Some(&OPENED) => message.get(BETWEEN_BYTES + OPENING_BYTES..).is_some_and(message::has_entries),
         _ => message::has_entries(message),
+    }
+}
+
+/// Returns whether a word is bulk, by what it begins with: it may have a MiB behind that.
+fn is_bulk_word(word: &[u8]) -> bool {
+    let mut rest = word;
+    let mut number = || stored::take::<u64>(&mut rest).ok();
+    match number() {
+        Some(PIECE) => true,
+        Some(OUTPUT) => match number() {
+            // Two numbers, and how many cells follow.
+            Some(OUTPUT_KEEP | OUTPUT_ANSWER) => number().and(number()).and(number()).is_some_and(|cells| cells > 0),
+            _ => false,
+        },
+        Some(AUDIT) => number() == Some(AUDIT_PIECE),
+        _ => false,
     }
 }
 
@@ -354,12 +373,35 @@ mod tests {
         for word in words.into_iter().chain([opened, went_back, sum]).chain(beside) {
             let said = encode(&word).expect("writable");
             assert!(matches!(decode(&said), Ok(Said::Word(heard)) if heard == word), "{word:?}");
+            assert_eq!(is_bulk(&said), has_bulk(&word), "{word:?}");
+            assert_eq!(is_bulk(&of_group(None, &said)), has_bulk(&word), "{word:?}");
             for cut in 1..said.len() {
                 assert!(!matches!(decode(&said.slice(..cut)), Ok(Said::Word(heard)) if heard == word), "{word:?}");
             }
         }
         let pairs: Vec<_> = piece().pairs().map(|pair| pair.map(|(key, value)| (key.len(), value.len()))).collect();
         assert_eq!(pairs, [Ok((1, 1)), Ok((1, 0))]);
+    }
+
+    fn has_bulk(word: &Word) -> bool {
+        match word {
+            Word::Output(OutputWord::Keep { cells, .. } | OutputWord::Answer { cells, .. }) => !cells.is_empty(),
+            word => matches!(word, Word::Piece(_) | Word::Audit(AuditWord::Piece { .. })),
+        }
+    }
+
+    #[test]
+    fn what_is_bulk_is_known_without_what_it_brings() {
+        let cells = vec![(ByteBuf::from(*b"key"), ByteBuf::from(vec![1; 8_192])); 64];
+        let none = encode(&Word::Output(OutputWord::Keep { number: 300, of_jobs: 400, cells: Vec::new() }));
+        assert!(!is_bulk(&none.expect("writable")), "no cell is in it");
+        for (word, start) in [
+            (Word::Output(OutputWord::Keep { number: 300, of_jobs: 400, cells: cells.clone() }), 8),
+            (Word::Output(OutputWord::Answer { number: 300, count: 300, cells }), 8),
+            (Word::Piece(piece()), 2),
+        ] {
+            assert!(is_bulk(&encode(&word).expect("writable")[..start]), "more of it was read");
+        }
     }
 
     #[test]
