@@ -6,12 +6,14 @@
 //! and the order of writing would not be that of the events.
 //!
 //! They are read (`files`) in the order of writing, the last one first, which a file has without being read as a whole
-//! (`backwards`). In a group each member has copies of the files of the others (`copies`, `copied`).
+//! (`backwards`). In a group each member has copies of the files of the others (`copies`, `copied`), and lists what it
+//! has of them (`listing`).
 
 mod backwards;
 mod copied;
 mod copies;
 mod files;
+mod listing;
 
 use std::collections::BTreeMap;
 use std::fs::File;

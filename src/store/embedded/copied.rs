@@ -13,7 +13,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, RangeInclusive};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,6 @@ use tokio::sync::Notify;
 
 use super::engine::Engine;
 use super::exchange::Exchange;
-use super::mailbox::Next;
 use super::output::{Outputs, StoredPair, key_of};
 use super::words::{AttemptWord, OutputWord, Word};
 use crate::clock::Timestamp;
@@ -129,29 +127,22 @@ impl CopiedOutputs {
     /// Copies what is written, asks other members and answers them, until the exchange is closed. A panic costs what
     /// was under way, and nothing that is worth more than output.
     pub(super) fn run(&self, engine: &Engine) {
-        let mut due = Instant::now();
-        loop {
-            let heard = match self.exchange.outputs.next(Some(due)) {
-                Next::One(heard) => Some(heard),
-                Next::None => None,
-                Next::Closed => return,
-            };
-            let turn = || {
-                if let Some((from, word)) = heard {
-                    self.hear(from, word);
-                }
-                let there = self.exchange.that_keep_copies();
-                self.look_at_directories();
-                self.copy(engine, &there);
-                self.ask(&there);
-            };
-            if catch_unwind(AssertUnwindSafe(turn)).is_err() {
-                tracing::error!("output that was being copied to other members, or from them, is left");
-                *self.state.lock() = State { all_after: Some(Vec::new()), ..State::default() };
-                self.answered.notify_waiters();
+        let turn = |heard| {
+            if let Some((from, word)) = heard {
+                self.hear(from, word);
             }
-            due = self.state.lock().due().unwrap_or_else(|| Instant::now() + LOOK_EVERY);
-        }
+            let there = self.exchange.that_keep_copies();
+            self.look_at_directories();
+            self.copy(engine, &there);
+            self.ask(&there);
+        };
+        let recover = || {
+            tracing::error!("output that was being copied to other members, or from them, is left");
+            *self.state.lock() = State { all_after: Some(Vec::new()), ..State::default() };
+            self.answered.notify_waiters();
+        };
+        let due = || self.state.lock().due().unwrap_or_else(|| Instant::now() + LOOK_EVERY);
+        self.exchange.outputs.work(turn, recover, due);
     }
 
     /// Takes what another member says.

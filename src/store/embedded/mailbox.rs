@@ -1,6 +1,7 @@
 //! A mailbox for one thread: what is put into it waits until the thread takes it.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
@@ -75,6 +76,28 @@ impl<T> Mailbox<T> {
         }
     }
 
+    /// Works until it is closed: a `turn` with each that is put into it, and one with none when the thread is woken and
+    /// when it is `due`, which each turn sees to. A panic costs what was under way, and `recover` sees to the rest.
+    pub(super) fn work(
+        &self,
+        mut turn: impl FnMut(Option<T>),
+        mut recover: impl FnMut(),
+        mut due: impl FnMut() -> Instant,
+    ) {
+        let mut until = Instant::now();
+        loop {
+            let heard = match self.next(Some(until)) {
+                Next::One(heard) => Some(heard),
+                Next::None => None,
+                Next::Closed => return,
+            };
+            if catch_unwind(AssertUnwindSafe(|| turn(heard))).is_err() {
+                recover();
+            }
+            until = due();
+        }
+    }
+
     /// Closes it, and drops what is in it.
     pub(super) fn close(&self) {
         *self.state.lock() = State { waiting: VecDeque::new(), is_woken: false, is_closed: true };
@@ -84,5 +107,30 @@ impl<T> Mailbox<T> {
     /// Opens it again.
     pub(super) fn open(&self) {
         self.state.lock().is_closed = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn work_goes_on_after_a_panic_until_the_mailbox_is_closed() {
+        let mailbox = Mailbox::new(8);
+        [1, 2, 3].into_iter().for_each(|number| mailbox.put(number));
+        let (mut heard, mut recovered) = (Vec::new(), 0);
+        let turn = |one: Option<i32>| {
+            heard.push(one);
+            match one {
+                // It is due.
+                None => mailbox.close(),
+                Some(2) => panic!("this is to be so"),
+                Some(_) => {}
+            }
+        };
+        mailbox.work(turn, || recovered += 1, || Instant::now() + Duration::from_millis(1));
+        assert_eq!((heard, recovered), (vec![Some(1), Some(2), Some(3), None], 1));
     }
 }

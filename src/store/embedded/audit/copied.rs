@@ -8,19 +8,19 @@
 //! what is lacking, one message after the other. Where no answer comes, it begins with the names again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_bytes::ByteBuf;
 use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
 
 use super::FOLDER;
-use super::copies::{AuditFile, Writer, add, files, read};
+use super::copies::{AuditFile, Writer, add, read};
+use super::listing::Listing;
 use crate::store::embedded::exchange::Exchange;
-use crate::store::embedded::mailbox::Next;
 use crate::store::embedded::words::{AuditWord, Word};
 
 /// How often it is looked whether somebody lacks something that nobody has said.
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The audit of a store that is one of several members.
 pub(crate) struct CopiedAudit {
-    folder: PathBuf,
+    listing: Arc<Listing>,
     exchange: Arc<Exchange>,
     others: Mutex<HashMap<u64, Other>>,
     copied: Notify,
@@ -56,35 +56,28 @@ struct Other {
 impl CopiedAudit {
     /// Creates the audit of a member with this data directory.
     pub(crate) fn new(directory: &Path, exchange: Arc<Exchange>) -> Arc<Self> {
-        let folder = directory.join(FOLDER);
-        Arc::new(Self { folder, exchange, others: Mutex::default(), copied: Notify::new() })
+        let listing = Arc::new(Listing::of(directory.join(FOLDER)));
+        Arc::new(Self { listing, exchange, others: Mutex::default(), copied: Notify::new() })
     }
 
     /// Copies the files to other members, and theirs, until the exchange is closed. A panic costs what was under way.
     pub(crate) fn run(&self) {
-        let mut due = Instant::now();
-        loop {
-            let heard = match self.exchange.audits.next(Some(due)) {
-                Next::One(heard) => Some(heard),
-                Next::None => None,
-                Next::Closed => return,
-            };
-            let turn = || {
-                if let Some((from, word)) = heard {
-                    self.hear(from, word);
-                }
-                self.pass_on();
-            };
-            if catch_unwind(AssertUnwindSafe(turn)).is_err() {
-                tracing::error!("the audit that was being copied to other members, or from them, is left for now");
-                self.others.lock().clear();
-                self.copied.notify_waiters();
+        let turn = |heard| {
+            if let Some((from, word)) = heard {
+                self.hear(from, word);
             }
-            due = Instant::now() + LOOK_EVERY;
-            if self.others.lock().values().any(|other| other.waits_since.is_some()) {
-                due = Instant::now() + AGAIN_AFTER;
-            }
-        }
+            self.pass_on();
+        };
+        let recover = || {
+            tracing::error!("the audit that was being copied to other members, or from them, is left for now");
+            self.others.lock().clear();
+            self.copied.notify_waiters();
+        };
+        let due = || {
+            let waits = self.others.lock().values().any(|other| other.waits_since.is_some());
+            Instant::now() + if waits { AGAIN_AFTER } else { LOOK_EVERY }
+        };
+        self.exchange.audits.work(turn, recover, due);
     }
 
     /// Returns whose files are this member's own, once the store is open.
@@ -96,7 +89,7 @@ impl CopiedAudit {
     fn hear(&self, from: u64, word: AuditWord) {
         let Some(own) = self.own() else { return };
         match word {
-            AuditWord::Has { files: named } => match files(&self.folder, own) {
+            AuditWord::Has { files: named } => match self.listing.files(own) {
                 Ok(there) => {
                     let has = named.into_iter().take(NAMED_FILES);
                     let has = has.map(|(file, _)| (there.get(&file).copied().unwrap_or(0), file));
@@ -112,8 +105,11 @@ impl CopiedAudit {
                 drop(others);
                 self.copied.notify_waiters();
             }
-            AuditWord::Piece { file, offset, bytes } => match add(&self.folder, own, &file, offset, &bytes) {
-                Ok(length) => self.say(from, AuditWord::Lacks { files: vec![(file, length)] }),
+            AuditWord::Piece { file, offset, bytes } => match add(self.listing.folder(), own, &file, offset, &bytes) {
+                Ok(length) => {
+                    self.listing.has(&file, length);
+                    self.say(from, AuditWord::Lacks { files: vec![(file, length)] });
+                }
                 Err(error) => tracing::debug!(%error, ?file, "a part of the audit of another member cannot be kept"),
             },
         }
@@ -128,7 +124,7 @@ impl CopiedAudit {
     fn pass_on(&self) {
         let there = self.exchange.that_keep_copies();
         let Some(own) = self.own() else { return };
-        let there_files = match files(&self.folder, own) {
+        let there_files = match self.listing.files(own) {
             Ok(files) => files,
             Err(error) => {
                 tracing::debug!(%error, "the files of the audit cannot be looked at");
@@ -139,8 +135,11 @@ impl CopiedAudit {
         let directories = self.exchange.other_directories();
         let writers: BTreeSet<Writer> =
             there.iter().filter_map(|member| directories.get(member)).copied().map(Writer).collect();
-        let files: Vec<(AuditFile, u64)> =
-            there_files.into_iter().filter(|(file, _)| !writers.contains(&file.writer)).collect();
+        let files: Vec<(AuditFile, u64)> = there_files
+            .iter()
+            .filter(|(file, _)| !writers.contains(&file.writer))
+            .map(|(file, length)| (file.clone(), *length))
+            .collect();
         let mut others = self.others.lock();
         others.retain(|member, _| there.contains(member));
         let mut said = Vec::new();
@@ -170,7 +169,7 @@ impl CopiedAudit {
         let has = |file: &AuditFile| other.has.get(file).copied().unwrap_or(0);
         let (file, _) = files.iter().find(|(file, length)| has(file) < *length)?;
         let offset = has(file);
-        match read(&file.path(&self.folder, own), offset, PIECE_BYTES) {
+        match read(&file.path(self.listing.folder(), own), offset, PIECE_BYTES) {
             Ok(bytes) => Some(AuditWord::Piece { file: file.clone(), offset, bytes: ByteBuf::from(bytes) }),
             Err(error) => {
                 tracing::debug!(%error, ?file, "a part of the audit cannot be read");
@@ -182,8 +181,9 @@ impl CopiedAudit {
     /// Waits until another member has what is in this one's own files, as long as there is one and for some seconds.
     pub(crate) async fn until_copied(&self) {
         let Some(own) = self.own() else { return };
-        let Ok(all) = files(&self.folder, own) else { return };
-        let own: Vec<_> = all.into_iter().filter(|(file, _)| file.writer == own).collect();
+        let listing = Arc::clone(&self.listing);
+        let Ok(Ok(all)) = spawn_blocking(move || listing.look(own)).await else { return };
+        let own: Vec<_> = all.iter().filter(|(file, _)| file.writer == own).collect();
         let deadline = tokio::time::Instant::now() + PATIENCE;
         self.exchange.audits.wake();
         loop {
@@ -193,7 +193,7 @@ impl CopiedAudit {
             let there = self.exchange.that_keep_copies();
             let is_copied = {
                 let others = self.others.lock();
-                let has_all = |other: &Other| own.iter().all(|(file, length)| other.has.get(file) >= Some(length));
+                let has_all = |other: &Other| own.iter().all(|(file, length)| other.has.get(file) >= Some(*length));
                 there.iter().any(|member| others.get(member).is_some_and(has_all))
             };
             if is_copied || there.is_empty() || tokio::time::timeout_at(deadline, copied).await.is_err() {
