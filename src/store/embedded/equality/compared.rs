@@ -83,12 +83,28 @@ pub(crate) struct Equality {
     /// Since when each of the others has waited to compare.
     waiting: BTreeMap<u64, Instant>,
     unequal: Unequal,
+    /// Whether the sums of all members were known when they were judged last.
+    is_full: bool,
+    /// What shows that this member alone differs, where it does.
+    alone: Option<Alone>,
+    /// The entry for which it was last decided whether it is rebuilt, and whether it is.
+    decided: Option<(u64, bool)>,
+}
+
+/// What shows that a member alone differs from all others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Alone {
+    /// The entry after which the states were compared.
+    pub(crate) entry: u64,
+    /// The sums of all members.
+    pub(crate) sums: BTreeMap<u64, Sum>,
 }
 
 impl Equality {
     /// Begins with a state, whose sum may be known. What this member had before is not compared any more.
     pub(crate) fn begin(&mut self, is_known: bool) {
         (self.own, self.agreed, self.waits, self.is_new) = (None, 0, is_known, is_known);
+        (self.alone, self.decided) = (None, None);
     }
 
     /// Compares the own sum after an entry, where that is known, with the one that the leader had. Returns whether it
@@ -117,6 +133,29 @@ impl Equality {
     /// Returns the members that differ, as they were judged last.
     pub(crate) fn unequal(&self) -> &Unequal {
         &self.unequal
+    }
+
+    /// Returns whether a member alone differs from all others, each of which was heard.
+    pub(crate) fn is_alone(&self, member: u64) -> bool {
+        let Unequal { members, is_certain } = &self.unequal;
+        self.is_full && *is_certain && members.len() == 1 && members.contains(&member)
+    }
+
+    /// Returns whether this member is to be rebuilt: it alone differs and `follows` another one, and it `may`, which is
+    /// asked once for each entry after which the states were compared.
+    pub(crate) fn wants_state(&mut self, follows: bool, may: impl FnOnce(u64) -> bool) -> bool {
+        let entry = self.alone.as_ref().filter(|_| follows).map(|alone| alone.entry);
+        self.decided = match (entry, self.decided) {
+            (Some(entry), Some((of, is_to))) if of == entry => Some((entry, is_to)),
+            (Some(entry), _) => Some((entry, may(entry))),
+            (None, _) => None,
+        };
+        self.wanted().is_some()
+    }
+
+    /// Returns why this member is to be rebuilt, where it is.
+    pub(crate) fn wanted(&self) -> Option<&Alone> {
+        self.alone.as_ref().filter(|_| self.decided.is_some_and(|(_, is_to)| is_to))
     }
 
     /// Returns the number of the entry after which the sums of this member and of at least two others are known.
@@ -156,6 +195,7 @@ impl Equality {
             return &self.unequal;
         }
         let are_equal = known.values().all(|said| said.sum == compared);
+        self.is_full = known.len() == seats.len();
         if !are_equal {
             let now = differing(&known, members);
             let before = std::mem::replace(&mut self.unequal, now);
@@ -165,6 +205,11 @@ impl Equality {
         } else if known.len() > 1 && self.unequal.members.iter().all(|member| known.contains_key(member)) {
             self.unequal = Unequal::default();
         }
+        let votes = seats.get(&own).is_some_and(|seat| seat.votes);
+        self.alone = (!are_equal && votes && self.is_alone(own)).then(|| {
+            let sums = known.iter().map(|(number, said)| (*number, said.sum.sum().unwrap_or_default()));
+            Alone { entry: compared.entry, sums: sums.collect() }
+        });
         if are_equal && seats.iter().all(|(number, seat)| !seat.votes || known.contains_key(number)) {
             self.agreed = compared.entry;
         }
@@ -229,6 +274,57 @@ mod tests {
         assert_eq!(found(5, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 8, 5)]), certain(&[3]), "one is not heard");
         assert_eq!(found(5, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 8, 5), (5, 10, 7, 5)]), certain(&[3, 5]));
         assert_eq!(found(3, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 9, 5)]), certain(&[3]), "that is no member");
+    }
+
+    /// Whether the member 3 of a group of so many, which does not lead, finds that it alone differs, as in [`found`].
+    fn is_alone(members: &Membership, others: &[(u64, u64, u128, u64)]) -> bool {
+        let (mut equality, now) = (Equality { agreed: 5, ..Equality::default() }, Instant::now());
+        equality.compare(Some(Sum(7)), &SumAt::of(10, Sum(8)), now);
+        for (number, entry, sum, agreed) in others {
+            equality.hear(*number, said(*entry, *sum, *agreed), now);
+        }
+        equality.judge(3, members, now + WAITS.patience, WAITS);
+        assert!(!equality.wants_state(false, |_| true), "it leads, or follows nobody");
+        assert!(!equality.wants_state(true, |_| false), "it was rebuilt lately");
+        assert_eq!(equality.wanted(), None);
+        let mut again = Equality { decided: None, ..equality };
+        let wants = again.wants_state(true, |_| true);
+        assert_eq!(again.wanted().map(|alone| alone.entry), wants.then_some(10));
+        again.begin(true);
+        assert!(!again.wants_state(true, |_| true), "it has begun with another state");
+        wants
+    }
+
+    #[test]
+    fn a_member_is_rebuilt_where_it_alone_differs_from_all_others_and_nowhere_else() {
+        let (three, five) = (Membership::founded(&[1, 2, 3]), Membership::founded(&[1, 2, 3, 4, 5]));
+        assert!(is_alone(&three, &[(1, 10, 8, 5), (2, 10, 8, 5)]));
+        assert!(is_alone(&five, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 8, 5), (5, 10, 8, 5)]));
+        assert!(!is_alone(&three, &[(1, 10, 7, 5), (2, 10, 7, 5)]), "it does not differ");
+        assert!(!is_alone(&three, &[(1, 10, 7, 5), (2, 10, 8, 5)]), "another one differs");
+        assert!(!is_alone(&three, &[(1, 10, 8, 5), (2, 10, 9, 5)]), "no two are the same");
+        assert!(!is_alone(&three, &[(1, 10, 8, 5)]), "one was not heard");
+        assert!(!is_alone(&three, &[(1, 10, 8, 5), (2, 9, 8, 5)]), "one was not compared");
+        assert!(!is_alone(&three, &[(1, 10, 8, 5), (2, 10, 8, 0)]), "one has received its state");
+        let one_lacks = [(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 8, 5)];
+        assert!(!is_alone(&five, &one_lacks), "one of five was not heard");
+        assert!(!is_alone(&five, &[(1, 10, 8, 5), (2, 10, 8, 5), (4, 10, 8, 5), (5, 10, 7, 5)]), "two differ");
+        let mut learns = three;
+        learns.seats.get_mut(&3).expect("a seat").votes = false;
+        assert!(!is_alone(&learns, &[(1, 10, 8, 5), (2, 10, 8, 5)]), "it does not vote");
+    }
+
+    #[test]
+    fn a_leader_takes_a_member_to_differ_alone_only_where_it_has_heard_all() {
+        let (mut equality, now) = (Equality { agreed: 5, ..Equality::default() }, Instant::now());
+        let members = Membership::founded(&[1, 2, 3, 4, 5]);
+        equality.compare(Some(Sum(7)), &SumAt::of(10, Sum(7)), now);
+        assert!([(1, 7), (2, 8), (4, 7)].into_iter().all(|(of, sum)| !equality.hear(of, said(10, sum, 5), now)));
+        equality.judge(3, &members, now + WAITS.patience, WAITS);
+        assert!(!equality.is_alone(2) && equality.unequal().members == BTreeSet::from([2]));
+        equality.hear(5, said(10, 7, 5), now);
+        equality.judge(3, &members, now, WAITS);
+        assert!(equality.is_alone(2) && !equality.is_alone(1));
     }
 
     #[test]
