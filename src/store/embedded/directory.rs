@@ -5,6 +5,7 @@
 //! leasehold.format   the format of everything below; written before the first job is accepted
 //! leasehold.seal     what the database must have; written before the format, and anew at each checkpoint
 //! leasehold.openings how the directory of one of several members was opened, and those of the others were
+//! leasehold.rebuilds when this member was rebuilt by itself since it differed from all others, and in what
 //! leasehold.room     kept for when the disk is full, and given up then
 //! leasehold.try      written and removed to see that there is room
 //! store/             the database: the state as of an entry of the log
@@ -31,7 +32,7 @@ use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 
 use super::error::{Damage, OpenError};
-use super::seal::{SEAL_FILE, Seal, Stage};
+use super::seal::{Received, SEAL_FILE, Seal, Stage};
 
 /// The format that this version reads and writes. A number is never used for another layout.
 const FORMAT: u32 = 8;
@@ -263,8 +264,8 @@ impl Directory {
     }
 
     /// Writes durably that the database which was received is whole, with its seal.
-    pub(super) fn write_incoming(&self, seal: &Seal) -> io::Result<()> {
-        self.write_whole(INCOMING_FILE, |_| seal.encode())
+    pub(super) fn write_incoming(&self, received: &Received) -> io::Result<()> {
+        self.write_whole(INCOMING_FILE, |_| received.encode())
     }
 
     /// Returns the seal of a database that was received whole and has not taken the place of the former one; `None`
@@ -272,10 +273,10 @@ impl Directory {
     ///
     /// # Errors
     /// A damage when the seal is not as it was written.
-    pub(super) fn received(&self) -> Result<Option<Seal>, Damage> {
+    pub(super) fn received(&self) -> Result<Option<Received>, Damage> {
         let path = self.path.join(INCOMING_FILE);
         match path.exists() {
-            true => Seal::read_file(&path).map(Some),
+            true => Received::read_file(&path).map(Some),
             false => Ok(None),
         }
     }

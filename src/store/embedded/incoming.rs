@@ -18,7 +18,7 @@ use super::kept::Last;
 use super::mailbox::Next;
 use super::opening::{open_database, open_keyspaces};
 use super::options::EmbeddedOptions;
-use super::seal::{LogSeal, Seal, Stage};
+use super::seal::{LogSeal, Received, Seal, Stage};
 use super::words::{Ask, Cursor, Offer, Piece, Word};
 use crate::store::StoreError;
 
@@ -77,7 +77,8 @@ pub(super) fn receive(engine: &Engine, exchange: &Exchange, options: &EmbeddedOp
         match received {
             Ok((seal, bytes)) => {
                 if engine.give_way(offer.last) {
-                    engine.disk.directory.write_incoming(&seal).map_err(|error| engine.disk.stopped(error))?;
+                    let received = Received { seal, keeps_log: false };
+                    engine.disk.directory.write_incoming(&received).map_err(|error| engine.disk.stopped(error))?;
                     tracing::info!(bytes, "the state was received: the store begins with it");
                     exchange.received.put(());
                     return Ok(());

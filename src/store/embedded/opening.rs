@@ -29,7 +29,7 @@ use super::opened::OpeningsFile;
 use super::options::{EmbeddedOptions, GroupOptions};
 use super::others::Others;
 use super::recover::RecoverError;
-use super::seal::{LogSeal, Seal, SealedGroup, Stage, Vote};
+use super::seal::{LogSeal, Received, Seal, SealedGroup, Stage, Vote};
 use super::state::{FlushLimits, Published};
 use super::versions;
 use crate::store::{Identity, Membership, Seat, StoreError};
@@ -262,12 +262,18 @@ fn of_group(seal: Seal, group: Option<&GroupOptions>, root: &Path) -> Result<Sea
 
 /// Begins with a database that was received from another member, in the place of the one with the seal `own`. When that
 /// ends early, it is done again.
-fn begin_with(directory: &Directory, own: Seal, received: Seal, options: log::Options) -> io::Result<()> {
+fn begin_with(directory: &Directory, own: Seal, received: Received, options: log::Options) -> io::Result<()> {
     directory.put_received()?;
-    let log = directory.log();
-    remove_folder(&log)?;
-    Log::create(&log, received.log.last + 1, options)?;
-    directory.write_seal(&Seal { vote: own.vote, group: own.group, ..received })?;
+    let Received { seal, keeps_log } = received;
+    let log = if keeps_log {
+        own.log
+    } else {
+        let folder = directory.log();
+        remove_folder(&folder)?;
+        Log::create(&folder, seal.log.last + 1, options)?;
+        seal.log
+    };
+    directory.write_seal(&Seal { vote: own.vote, group: own.group, log, ..seal })?;
     directory.end_received()
 }
 

@@ -92,6 +92,10 @@ fn renew(inner: &Weak<Inner>) -> bool {
     // The threads before the engine, which they have. The state that they leave is not used any more.
     *running = None;
     let mut engine = inner.engine.write().take();
+    if let Some(engine) = &engine {
+        // The state may begin before entries that this member had applied: jobs are unknown until they are so again.
+        drop(inner.beside.outputs.keep(&[], Some(engine.applied().0)));
+    }
     while let Some(shared) = engine.take() {
         match Arc::try_unwrap(shared) {
             Ok(last) => {

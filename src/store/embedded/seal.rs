@@ -23,6 +23,9 @@ const HEADING: &str = "leasehold seal 2";
 /// The heading of the seal of one of several members, which a version that knows of none does not read: it would go on
 /// with the directory by itself.
 const GROUP_HEADING: &str = "leasehold seal 3";
+/// The heading of the seal of a database behind which the log of the member goes on. A version that does not know it
+/// would begin another log, and forget what the member has acknowledged.
+const REBUILT_HEADING: &str = "leasehold rebuilt 1";
 
 /// What a data directory must have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,6 +191,39 @@ impl Seal {
         let content = serde_json::to_string(self)? + "\n";
         let heading = if self.group.is_some() { GROUP_HEADING } else { HEADING };
         Ok(with_checksum(heading, &content))
+    }
+}
+
+/// The seal of a database that was received from another member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Received {
+    pub(super) seal: Seal,
+    /// Whether the log of this member goes on behind that database. Otherwise it has nothing of what follows.
+    pub(super) keeps_log: bool,
+}
+
+impl Received {
+    /// Reads the seal from a file.
+    ///
+    /// # Errors
+    /// A damage when there is none, or it is not as it was written.
+    pub(super) fn read_file(path: &Path) -> Result<Self, Damage> {
+        let bytes = fs::read(path).map_err(|error| Damage::unreadable(path, &error))?;
+        let keeps_log = content_of(&bytes, REBUILT_HEADING);
+        let seal = match keeps_log {
+            Some(content) => serde_json::from_str(content).ok(),
+            None => Seal::decode(&bytes),
+        };
+        let seal = seal.ok_or_else(|| Damage::of(path, "it is not as it was written"))?;
+        Ok(Self { seal, keeps_log: keeps_log.is_some() })
+    }
+
+    /// Returns the bytes of the file.
+    pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
+        match self.keeps_log {
+            true => Ok(with_checksum(REBUILT_HEADING, &(serde_json::to_string(&self.seal)? + "\n"))),
+            false => self.seal.encode(),
+        }
     }
 }
 

@@ -112,6 +112,8 @@ pub(super) struct Log {
     last: u64,
     /// The number of the last frame that is durable.
     synced: u64,
+    /// The number of the first frame that is needed, whatever is to be forgotten.
+    held: Option<u64>,
     has_failed: bool,
     buffer: Vec<u8>,
     /// How often frames were synced.
@@ -168,6 +170,7 @@ impl Log {
             active,
             last,
             synced: last,
+            held: None,
             has_failed: false,
             buffer: Vec::new(),
             #[cfg(test)]
@@ -244,6 +247,7 @@ impl Log {
     /// the last of the others that have so many bytes, and forgets them. They are to be removed, the oldest first; one
     /// that cannot be, or is there again after a power failure, does no harm.
     pub(super) fn forget_before(&mut self, before: u64, kept: u64) -> Vec<PathBuf> {
+        let before = self.held.map_or(before, |held| before.min(held));
         let mut bytes: u64 = self.finished.iter().map(|(_, length)| length).sum();
         let mut forgotten = Vec::new();
         while let Some((first, length)) = self.finished.front().copied() {
@@ -256,6 +260,17 @@ impl Log {
             self.finished.pop_front();
         }
         forgotten
+    }
+
+    /// Keeps the frames from this one on until another call. Returns whether the log has them.
+    pub(super) fn hold(&mut self, from: Option<u64>) -> bool {
+        self.held = from;
+        from.is_none_or(|from| self.first() <= from && from <= self.last + 1)
+    }
+
+    /// Returns how many bytes the segments have whose frames are all behind this one.
+    pub(super) fn bytes_behind(&self, number: u64) -> u64 {
+        self.finished.iter().filter(|(first, _)| *first > number).map(|(_, length)| length).sum()
     }
 
     /// Returns the number of the first frame that the log has, or will have.
