@@ -54,6 +54,10 @@ struct Open {
     begun: Instant,
     used: Instant,
     bytes: u64,
+    /// Whether the member has asked for it, which lacks no entries.
+    is_lent: bool,
+    /// Whether its last piece was sent.
+    is_whole: bool,
 }
 
 impl Offers {
@@ -82,22 +86,45 @@ impl Offers {
     /// Offers a member the state, or the one again that it was offered before, where that has the entry `at_least`;
     /// `None` when no such state was flushed yet.
     pub(super) fn offer(&self, member: u64, at_least: u64) -> Option<Offered> {
+        self.open(member, at_least, false)
+    }
+
+    fn open(&self, member: u64, at_least: u64, is_lent: bool) -> Option<Offered> {
         let mut state = self.0.lock();
         state.needed = state.needed.max(at_least);
         state.open.retain(|of, open| *of != member || open.of.last.number >= at_least);
         if !state.open.contains_key(&member) {
             let of = state.flushed.clone().filter(|flushed| flushed.last.number >= at_least.max(1))?;
             let now = Instant::now();
-            let open = Open { number: rand::random(), of, begun: now, used: now, bytes: 0 };
-            tracing::info!(
-                member,
-                entry = open.of.last.number,
-                "a member is offered the state: it lags too far behind"
-            );
+            let open = Open { number: rand::random(), of, begun: now, used: now, bytes: 0, is_lent, is_whole: false };
+            let why = if is_lent { "its own differs" } else { "it lags too far behind" };
+            tracing::info!(member, entry = open.of.last.number, "a member is offered the state: {why}");
             state.open.insert(member, open);
         }
-        let of = &state.open.get(&member)?.of;
+        let open = state.open.get_mut(&member)?;
+        open.is_lent &= is_lent;
+        let of = &open.of;
         Some(Offered { last: of.last, members: Arc::clone(&of.members) })
+    }
+
+    /// Offers the state to a member that asks for it, though it lacks no entries: only to one at a time. Returns what
+    /// to say; `None` while no such state was flushed, or another member is offered one.
+    pub(super) fn lend(&self, member: u64, at_least: u64, term: u64) -> Option<Word> {
+        if self.members().iter().any(|of| *of != member) {
+            return None;
+        }
+        self.open(member, at_least, true)?;
+        self.word(member, term)
+    }
+
+    /// Returns whether a member has asked for what it is offered.
+    pub(super) fn is_lent(&self, member: u64) -> bool {
+        self.0.lock().open.get(&member).is_some_and(|open| open.is_lent)
+    }
+
+    /// Returns whether a member has asked for what it is offered, and was sent all of it.
+    pub(super) fn is_lent_whole(&self, member: u64) -> bool {
+        self.0.lock().open.get(&member).is_some_and(|open| open.is_lent && open.is_whole)
     }
 
     /// Returns what to say to a member that is offered the state in this term.
@@ -125,6 +152,7 @@ impl Offers {
         metrics::counter!("leasehold_member_snapshot_bytes_total", "direction" => "sent").increment(bytes);
         if let Some(open) = self.0.lock().open.get_mut(&member) {
             open.bytes += bytes;
+            open.is_whole |= piece.is_last && usize::from(piece.at.keyspace) + 1 == disk.keyspaces().len();
         }
         Ok(Word::Piece(piece))
     }
