@@ -241,6 +241,8 @@ pub const METRICS: &[Metric] = &[
         "Members whose states differ, as far as this one knows"),
     labelled("leasehold_member_comparisons_total", Counter, ("outcome", || vec!["equal", "different", "unknown"]),
         "Comparisons of this member's state with that of its leader, once a minute where something was written"),
+    labelled("leasehold_member_rebuilds_total", Counter, ("outcome", || vec!["begun", "done", "given_up"]),
+        "Rebuilds of this member by itself, since its state alone differed from that of all others"),
     metric("leasehold_clock_offset_seconds", Gauge,
         "How far this machine's clock was ahead of the store's when they were last compared"),
     labelled("leasehold_clock_steps_total", Counter, ("direction", || vec!["forward", "back"]),

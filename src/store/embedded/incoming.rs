@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 use fjall::{Keyspace, PersistMode};
 
 use super::directory::create_folders;
-use super::disk::{MetaKey, number};
+use super::disk::{MetaKey, SUM_KEYS, number};
 use super::engine::Engine;
+use super::equality::rebuild::Lent;
+use super::equality::sum::Sum;
 use super::exchange::{Exchange, Offering};
 use super::inspect::{seal_closed, seal_open};
 use super::kept::Last;
@@ -38,6 +40,8 @@ enum GivenUp {
     Gone,
     #[error("the member that has it is silent")]
     Silent,
+    #[error("it is not wanted any more: another member leads, the states were compared again, or too much was written")]
+    Unwanted,
     #[error("the store is closed")]
     Closed,
     #[error("there is no room for it on the disk")]
@@ -62,24 +66,27 @@ pub(super) fn receive(engine: &Engine, exchange: &Exchange, options: &EmbeddedOp
             Next::One(_) | Next::None => continue,
             Next::Closed => return Ok(()),
         };
-        if !engine.lacks(offer.last) {
+        let lags = engine.lacks(offer.last);
+        let lent = if lags { None } else { engine.accepts(exchange, from, &offer) };
+        if !lags && lent.is_none() {
             continue;
         }
-        let receiving = Receiving { engine, exchange, options, from, offer, bytes: 0, begun: Instant::now() };
-        tracing::info!(
-            member = from,
-            entry = offer.last.number,
-            "this member lags too far behind, and receives the state"
-        );
+        let mut receiving = Receiving { engine, exchange, options, from, offer, lent, bytes: 0, begun: Instant::now() };
+        if lags {
+            let entry = offer.last.number;
+            tracing::info!(member = from, entry, "this member lags too far behind, and receives the state");
+        }
         exchange.receives(Some(0));
         let received = receiving.run();
         let is_whole = received.is_ok();
         match received {
-            Ok((seal, bytes)) => {
-                if engine.give_way(offer.last) {
-                    let received = Received { seal, keeps_log: false };
-                    engine.disk.directory.write_incoming(&received).map_err(|error| engine.disk.stopped(error))?;
-                    tracing::info!(bytes, "the state was received: the store begins with it");
+            Ok(seal) => {
+                let begins = match receiving.lent.take() {
+                    Some(lent) => engine.replace_with(exchange, (from, &offer), seal, lent)?,
+                    None => engine.begin_instead(offer.last, seal)?,
+                };
+                if begins {
+                    tracing::info!(bytes = receiving.bytes, "the state was received: the store begins with it");
                     exchange.received.put(());
                     return Ok(());
                 }
@@ -88,6 +95,9 @@ pub(super) fn receive(engine: &Engine, exchange: &Exchange, options: &EmbeddedOp
             Err(why) => tracing::warn!(%why, "the state of the other member was not received"),
         }
         exchange.receives(None);
+        if !lags {
+            engine.give_up_rebuild();
+        }
         if let Err(error) = engine.disk.directory.clear_incoming() {
             tracing::warn!(%error, "what was received of a state cannot be removed");
         }
@@ -97,19 +107,33 @@ pub(super) fn receive(engine: &Engine, exchange: &Exchange, options: &EmbeddedOp
     }
 }
 
+impl Engine {
+    /// Has the store begin with a state that has this last entry, if it lacks that. Returns whether it does.
+    fn begin_instead(&self, last: Last, seal: Seal) -> Result<bool, StoreError> {
+        let begins = self.give_way(last);
+        if begins {
+            let received = Received { seal, keeps_log: false };
+            self.disk.directory.write_incoming(&received).map_err(|error| self.disk.stopped(error))?;
+        }
+        Ok(begins)
+    }
+}
+
 struct Receiving<'e> {
     engine: &'e Engine,
     exchange: &'e Exchange,
     options: &'e EmbeddedOptions,
     from: u64,
     offer: Offer,
+    /// What is to be known of it, where it takes the place of a state that differs.
+    lent: Option<Lent>,
     bytes: u64,
     begun: Instant,
 }
 
 impl Receiving<'_> {
-    /// Receives the state, and returns the seal of its database and how many bytes it has.
-    fn run(mut self) -> Result<(Seal, u64), GivenUp> {
+    /// Receives the state, and returns the seal of its database.
+    fn run(&mut self) -> Result<Seal, GivenUp> {
         let directory = &self.engine.disk.directory;
         directory.clear_incoming()?;
         let path = directory.incoming();
@@ -131,6 +155,18 @@ impl Receiving<'_> {
         if found != last {
             return Err(GivenUp::Wrong(format!("it ends with {found:?}, and not with {last:?}")));
         }
+        if let Some(lent) = &self.lent {
+            let [entry, high, low] = SUM_KEYS.map(|key| meta.get(key));
+            let number = |read: Result<Option<fjall::Slice>, fjall::Error>| {
+                let bytes = read?.ok_or_else(|| GivenUp::Wrong("its sum is not known".to_owned()))?;
+                number(&bytes).map_err(GivenUp::Wrong)
+            };
+            let (entry, sum) = (number(entry)?, Sum::of_halves((number(high)?, number(low)?)));
+            // Its documents may have changed at rest.
+            if entry != last.number || sum != lent.sum() {
+                return Err(GivenUp::Wrong("its sum is not that of its documents".to_owned()));
+            }
+        }
         let log = LogSeal { last: last.number, segment: last.number + 1, is_closed: false };
         let seal = Seal { stage: Stage::Open, seq_no: write, flushed: write, log, ..Seal::creating() };
         let all: Vec<&Keyspace> = keyspaces.iter().collect();
@@ -139,7 +175,7 @@ impl Receiving<'_> {
         let seal = seal_closed(&path, seal).map_err(|damage| GivenUp::Wrong(damage.to_string()))?;
         metrics::histogram!("leasehold_member_snapshot_seconds", "direction" => "received")
             .record(self.begun.elapsed());
-        Ok((seal, self.bytes))
+        Ok(seal)
     }
 
     /// Fills a keyspace.
@@ -156,6 +192,10 @@ impl Receiving<'_> {
                     None => ingestion.insert(keyspace.start_ingestion()?),
                 };
                 ingestion.write(key, value)?;
+                if let Some(lent) = &mut self.lent {
+                    let own = self.engine.disk.keyspaces()[usize::from(number)].get(key)?;
+                    lent.add(number, key, value, own.as_deref()).map_err(|why| GivenUp::Wrong(why.0))?;
+                }
                 last = Some(key.to_vec());
             }
             self.bytes += piece.items.len() as u64;
@@ -181,6 +221,9 @@ impl Receiving<'_> {
         }
         let begun = Instant::now();
         while begun.elapsed() < SILENCE {
+            if self.lent.is_some() && !self.engine.still_wants(self.exchange, self.from, &self.offer) {
+                return Err(GivenUp::Unwanted);
+            }
             self.exchange.say(self.from, &Word::Ask(Ask { offer: self.offer.number, at: at.clone() }));
             let until = Instant::now() + ASK_AGAIN;
             loop {

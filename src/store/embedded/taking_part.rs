@@ -175,6 +175,9 @@ impl Engine {
                 if received == Some(false) {
                     exchange.offers.end(from, false);
                 }
+                if !hello.receives && exchange.offers.is_lent_whole(from) {
+                    exchange.offers.end(from, true);
+                }
             }
             Said::Word(Word::Offer(offer)) => exchange.offered.put((from, Offering::Offer(offer))),
             Said::Word(Word::Piece(piece)) => exchange.offered.put((from, Offering::Piece(piece))),
@@ -191,6 +194,7 @@ impl Engine {
                 }
             }
             Said::Word(Word::Sum(said)) => self.hear_sum(member, exchange, from, said),
+            Said::Word(Word::Lend(at_least)) => self.lend(member, exchange, from, at_least),
             Said::Word(Word::WentBack(said)) => {
                 if member.position().leader == Some(from) {
                     exchange.others(|others| others.hear_went_back(from, &said));
@@ -226,7 +230,8 @@ impl Engine {
         let since_flush = applied.saturating_sub(exchange.offers.last_flushed());
         metrics::gauge!("leasehold_member_entries_since_flush").set(since_flush as f64);
         for of in exchange.offers.members() {
-            let is_received = member.receives(of).is_none() && member.is_caught_up(of);
+            let is_lent = exchange.offers.is_lent(of);
+            let is_received = !is_lent && member.receives(of).is_none() && member.is_caught_up(of);
             if is_received || exchange.offers.is_unused(of, Duration::MAX) {
                 exchange.offers.end(of, is_received);
                 if !is_received {
@@ -385,7 +390,7 @@ impl Engine {
     }
 
     /// Returns whether the member leads and has applied all that was committed before its term.
-    fn leads(&self, member: &Member) -> bool {
+    pub(super) fn leads(&self, member: &Member) -> bool {
         let (position, term) = (member.position(), self.applied().1);
         // The entry that begins a term comes after all that was committed before.
         position.is_leader && position.term == term

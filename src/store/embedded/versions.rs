@@ -16,6 +16,7 @@
 //! | 6       | words about the output of attempts and the audit                                         |
 //! | 6       | the sum over the state of the leader, beside what members have acknowledged; what        |
 //! |         | members say of their sums                                                                |
+//! | 7       | a member that differs asks its leader for the whole state                                |
 //!
 //! A member with version 2 reads the members of version 3, and leaves out what it does not know: a group all of whose
 //! members went back to version 2 may have forgotten its version and, but for their seals, its identity. Once all know
@@ -28,7 +29,7 @@
 use std::time::{Duration, Instant};
 
 /// The version that this one knows.
-pub(super) const OWN: u32 = 6;
+pub(super) const OWN: u32 = 7;
 
 /// The last version from which a group can go back.
 pub(super) const UNDONE: u32 = 4;
@@ -49,6 +50,8 @@ pub(super) const BATCHES: u32 = 5;
 pub(super) const COPIES: u32 = 6;
 /// The version from which on members compare the sums over their states.
 pub(super) const SUMS: u32 = 6;
+/// The version from which on a member offers its state to one that asks for it.
+pub(super) const REBUILDS: u32 = 7;
 
 /// In which term, and since when, a leader has heard that all members know a version from which their group cannot go
 /// back.

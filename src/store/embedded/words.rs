@@ -72,6 +72,8 @@ pub(super) enum Word {
     Audit(AuditWord),
     /// The sum over the state of a member after the entry that was compared last.
     Sum(SaidSum),
+    /// A member whose state alone differs asks its leader to offer it one that has this entry.
+    Lend(u64),
 }
 
 /// What is said of the files of the audit, each with a number of bytes.
@@ -370,7 +372,7 @@ mod tests {
         ];
         let beside = outputs.map(Word::Output).into_iter().chain(audits.map(Word::Audit));
         let sum = Word::Sum(SaidSum { sum: SumAt::of(9, Sum(1 << 127 | 7)), agreed: 7 });
-        for word in words.into_iter().chain([opened, went_back, sum]).chain(beside) {
+        for word in words.into_iter().chain([opened, went_back, sum, Word::Lend(400)]).chain(beside) {
             let said = encode(&word).expect("writable");
             assert!(matches!(decode(&said), Ok(Said::Word(heard)) if heard == word), "{word:?}");
             assert_eq!(is_bulk(&said), has_bulk(&word), "{word:?}");

@@ -88,6 +88,7 @@ impl Engine {
             (before, equality.judge(own, members, Instant::now(), waits).clone())
         };
         metrics::gauge!("leasehold_member_unequal").set(unequal.members.len() as f64);
+        self.look_at_rebuild(member, exchange);
         if unequal == before {
             return;
         }

@@ -3,11 +3,12 @@
 //! In reading order:
 //! - `sum`: the sum over the documents of a state. `summed`: that sum as it is kept beside what applies entries.
 //! - `compared`: what members say of their sums, and who differs. `looking`: what a member does for that.
-//! - `rebuilds`: the file that says when and why a member was rebuilt.
+//! - `rebuild`: how a member that alone differs gets the state of the others, and `rebuilds`, the file that says why.
 //! - `scrub`: all documents read from time to time, to see that they can be read.
 
 pub(super) mod compared;
 mod looking;
+pub(super) mod rebuild;
 pub(super) mod rebuilds;
 pub(super) mod scrub;
 pub(super) mod sum;

@@ -333,7 +333,8 @@ impl Node {
                     running.others.hear_went_back(from, &said);
                 }
             }
-            Said::Word(Word::Sum(_)) => {}
+            // States are not compared here.
+            Said::Word(Word::Sum(_) | Word::Lend(_)) => {}
             Said::Word(Word::Piece(piece)) => self.receive(from, piece, world),
             // The log has neither.
             Said::Word(Word::Output(_) | Word::Audit(_)) => {}
