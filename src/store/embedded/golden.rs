@@ -18,11 +18,12 @@ use super::directory::Directory;
 use super::disk::{MetaKey, SumKey};
 use super::entry::Note;
 use super::equality::compared::{SaidSum, SumAt};
+use super::equality::rebuilds::{Differs, Rebuild, Rebuilds};
 use super::equality::sum::Sum;
 use super::kept::Last;
 use super::log::{Format, Log, Options};
 use super::opened::{Acknowledged, Known, Numbers, OpeningsFile};
-use super::seal::{JournalSeal, KeyspaceSeal, LogSeal, Seal, SealedGroup, Vote};
+use super::seal::{JournalSeal, KeyspaceSeal, LogSeal, Received, Seal, SealedGroup, Vote};
 use super::words::{
     Ask, AttemptWord, AuditWord, Cursor, Directories, Hello, Offer, Opened, OutputWord, Piece, Said, WentBack, Word,
 };
@@ -160,6 +161,36 @@ fn the_files_of_a_directory_are_as_recorded() {
 }
 
 #[test]
+fn what_a_member_is_rebuilt_with_lies_on_disk_as_recorded() {
+    let place = tempfile::tempdir().expect("a folder");
+    let path = place.path().join("seal");
+    let seal = Seal { seq_no: 10, flushed: 10, ..Seal::creating() };
+    let [lagged, rebuilt] = [false, true].map(|keeps_log| {
+        let received = Received { seal: seal.clone(), keeps_log };
+        let bytes = received.encode().expect("a seal");
+        fs::write(&path, &bytes).expect("it is written");
+        assert_eq!(Received::read_file(&path).expect("it is read"), received);
+        assert_eq!(Seal::read_file(&path).is_err(), keeps_log, "an earlier version forgets the log");
+        String::from_utf8(bytes).expect("text")
+    });
+    assert_eq!(lagged.into_bytes(), seal.encode().expect("a seal"), "as all versions read it");
+    let differs =
+        Differs { keyspace: "live".to_owned(), key: "job-7".to_owned(), own: "04".to_owned(), other: "05".to_owned() };
+    let rebuild = Rebuild {
+        at: Timestamp::from_millis(1_900_000_000_000),
+        compared: 390,
+        sums: BTreeMap::from([(1, "0a".to_owned())]),
+        from: 1,
+        last: Last { number: 400, term: 2 },
+        documents: vec![differs],
+    };
+    let rebuilds = Rebuilds(vec![rebuild]).encode().expect("writable");
+    let rebuilds = String::from_utf8(rebuilds).expect("text");
+    let files = [("incoming.txt", rebuilt), ("rebuilds.txt", rebuilds)];
+    check("embedded/rebuilt", &files.map(|(name, text)| (name.to_owned(), text)).into());
+}
+
+#[test]
 fn the_openings_of_directories_lie_on_disk_as_recorded() {
     let openings = Numbers { count: 9, last: vec![6, 700] };
     let known = Known { directory: 9, openings, acknowledged: Some(Last { number: 400, term: 2 }) };
@@ -217,6 +248,7 @@ fn what_members_say_is_as_recorded() {
         Word::Audit(AuditWord::Lacks { files: vec![(file.clone(), 0)] }),
         Word::Audit(AuditWord::Piece { file, offset: 300, bytes: ByteBuf::from(*b"line") }),
         Word::Sum(SaidSum { sum: SumAt::of(390, Sum(1 << 64 | 7)), agreed: 300 }),
+        Word::Lend(300),
     ];
     let words = words.iter().map(|word| {
         let said = words::encode(word).expect("writable");

@@ -22,6 +22,8 @@ use crate::clock::Timestamp;
 use crate::job::{Actor, Body, Job, JobId, JobSpec, Priority};
 use crate::store::{Member, MemberMessage, Store, Version, Versioned, Write};
 
+mod rebuilt;
+
 const MEMBERS: [u64; 3] = [1, 2, 3];
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -45,11 +47,15 @@ fn options(member: u64) -> EmbeddedOptions {
     EmbeddedOptions { group: Some(group), ..EmbeddedOptions::default() }
 }
 
+/// Whether a message arrives.
+type Way = Box<dyn Fn(&MemberMessage) -> bool + Send>;
+
 #[derive(Default)]
 struct Group {
     directories: BTreeMap<u64, TempDir>,
     stores: BTreeMap<u64, EmbeddedStore>,
     open: Arc<Mutex<BTreeMap<u64, Arc<dyn Member>>>>,
+    way: Arc<Mutex<Option<Way>>>,
     carriers: JoinSet<()>,
 }
 
@@ -65,6 +71,7 @@ impl Group {
         let directory = self.directories.entry(number).or_insert_with(fresh);
         let store = EmbeddedStore::open(directory.path(), &options(number)).expect("it can be opened");
         let (member, open) = (store.member().expect("it is one of several"), Arc::clone(&self.open));
+        let way = Arc::clone(&self.way);
         open.lock().insert(number, Arc::clone(&member));
         self.carriers.spawn(async move {
             loop {
@@ -72,7 +79,8 @@ impl Group {
                 if messages.is_empty() {
                     return;
                 }
-                for message in messages {
+                let arrives = |message: &MemberMessage| way.lock().as_ref().is_none_or(|way| way(message));
+                for message in messages.into_iter().filter(arrives) {
                     let to: Option<Arc<dyn Member>> = open.lock().get(&message.to).cloned();
                     to.into_iter().for_each(|to| to.receive(MemberMessage::clone(&message)));
                 }
@@ -221,6 +229,7 @@ async fn a_member_that_differs_is_named_and_none_is_where_another_one_cannot_vou
     let odd = group.leader().await;
     group.stop(odd).await;
     group.spoil(odd, &ids[0].0.id);
+    group.was_rebuilt(odd);
     group.start(odd);
     group.lead(odd).await;
     assert_eq!(group.priority(odd, &ids[0].0.id).await, Some(50));
@@ -231,7 +240,7 @@ async fn a_member_that_differs_is_named_and_none_is_where_another_one_cannot_vou
     let command = format!("leasehold cluster replace {odd}");
     assert!(group.stores[&odd].unequal().is_some_and(|why| why.contains(&command)));
 
-    // It stays named, whoever leads, and a person decides.
+    // It was rebuilt lately: it stays named, whoever leads, and a person decides.
     let next = MEMBERS.into_iter().find(|number| *number != odd).expect("another one");
     group.lead(next).await;
     group.compared().await;
