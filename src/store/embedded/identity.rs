@@ -8,6 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::store::Identity;
 
+/// The most members of other groups, each with its identity, that are remembered as reported.
+const MOST_REPORTED: usize = 64;
+
+/// A conflict that was silent for so long is reported again.
+const REPORTED_AGAIN_AFTER: Duration = Duration::from_secs(3_600);
+
 /// The identity of the group, and of those others that have another one.
 #[derive(Debug)]
 pub(super) struct Identities {
@@ -16,11 +22,14 @@ pub(super) struct Identities {
     said: BTreeMap<u64, Identity>,
     /// Members of other groups, with their identities if these have some, and when they were heard of last.
     foreign: BTreeMap<u64, (Instant, Option<Identity>)>,
+    /// Each member of another group that was reported, by its number and its group's identity, and when it was heard
+    /// last. A member of this group may have the same number, so that the two are heard in turn.
+    reported: BTreeMap<(u64, Option<Identity>), Instant>,
 }
 
 impl Identities {
     pub(super) fn of(own: Option<Identity>) -> Self {
-        Self { own, said: BTreeMap::new(), foreign: BTreeMap::new() }
+        Self { own, said: BTreeMap::new(), foreign: BTreeMap::new(), reported: BTreeMap::new() }
     }
 
     /// Returns the identity of the group, as far as this member knows it.
@@ -56,8 +65,8 @@ impl Identities {
 
     /// Takes note of that a member is of another group, which has this identity, or none.
     pub(super) fn refuse(&mut self, from: u64, identity: Option<Identity>) {
-        let before = self.foreign.insert(from, (Instant::now(), identity));
-        if before.is_none_or(|(_, before)| before != identity) {
+        self.foreign.insert(from, (Instant::now(), identity));
+        if self.is_to_report(from, identity) {
             tracing::error!(
                 member = from,
                 identity = identity.map(|identity| identity.to_string()),
@@ -66,6 +75,18 @@ impl Identities {
                  Find out first which of the two has the jobs that are needed"
             );
         }
+    }
+
+    /// Takes note of that a member of another group was heard. Returns whether the log is to say so: once, and again
+    /// when another identity is heard of a member of this number, or the same one after a long silence.
+    fn is_to_report(&mut self, from: u64, identity: Option<Identity>) -> bool {
+        let before = self.reported.insert((from, identity), Instant::now());
+        if self.reported.len() > MOST_REPORTED
+            && let Some(oldest) = self.reported.iter().min_by_key(|(_, at)| **at).map(|(of, _)| *of)
+        {
+            self.reported.remove(&oldest);
+        }
+        before.is_none_or(|at| at.elapsed() > REPORTED_AGAIN_AFTER)
     }
 
     /// Takes over the identity of the group, where this member has none. Returns whether it is new.
@@ -94,10 +115,11 @@ impl Identities {
         (at.elapsed() <= silence).then_some(identity.is_some())
     }
 
-    /// Returns the members of other groups that were heard of lately.
+    /// Returns the members of other groups that were heard of lately, also where a member of this group has the same
+    /// number.
     pub(super) fn strangers(&self, silence: Duration) -> impl Iterator<Item = (u64, Option<Identity>)> {
-        let lately = self.foreign.iter().filter(move |(_, (at, _))| at.elapsed() <= silence);
-        lately.map(|(member, (_, identity))| (*member, *identity))
+        let lately = self.reported.iter().filter(move |(_, at)| at.elapsed() <= silence);
+        lately.map(|(of, _)| *of)
     }
 }
 
@@ -125,6 +147,24 @@ mod tests {
         assert_eq!(one.is_stranger(2, LONG), None);
         one.refuse(3, None);
         assert_eq!(one.is_stranger(3, LONG), Some(false));
+    }
+
+    #[test]
+    fn a_conflict_is_reported_once_for_each_identity_and_stays_known_while_it_lasts() {
+        let mut one = Identities::of(identity(7));
+        let mut reported = Vec::new();
+        for said in [8, 8, 9, 8, 9] {
+            reported.push(one.is_to_report(2, identity(said)));
+            assert!(one.is_foreign(2, identity(said)));
+            // A member of this group has the same number, and speaks as well.
+            one.admit(2);
+            assert!(one.strangers(LONG).any(|of| of == (2, identity(said))), "the health goes on to say it");
+        }
+        assert_eq!(reported, [true, false, true, false, false]);
+        for number in 0..2 * MOST_REPORTED as u64 {
+            one.refuse(number, identity(8));
+        }
+        assert_eq!(one.reported.len(), MOST_REPORTED);
     }
 
     #[test]
