@@ -62,37 +62,68 @@ impl SharedSecret {
     pub(super) fn keep_read(&self) -> Option<AbortOnDropHandle<()>> {
         let (secret, path) = (self.secret.clone(), self.file.clone()?);
         Some(AbortOnDropHandle::new(tokio::spawn(async move {
-            let mut is_failing = false;
+            let mut looks = Looks::default();
             loop {
                 tokio::time::sleep(PERIOD).await;
-                is_failing = read_again(&secret, &path, is_failing).await;
+                looks.look(&secret, &path).await;
             }
         })))
     }
 }
 
-/// Reads the file, and takes over what is new in it. Returns whether that failed, which is said once.
-async fn read_again(secret: &PeerSecret, path: &Path, is_failing: bool) -> bool {
-    let read = async {
-        let mut text = String::new();
-        tokio::fs::File::open(path).await?.take(MAX_FILE_BYTES).read_to_string(&mut text).await?;
-        Ok::<_, io::Error>(text)
-    };
-    let renewed = match read.await {
-        Ok(text) => secret.renew(&text).map_err(|error| error.to_string()),
-        Err(error) => Err(error.to_string()),
-    };
-    match renewed {
-        Ok(true) => tracing::info!(secrets = secret.count(), "the secret of the cluster was changed"),
-        Ok(false) => {}
-        Err(why) if !is_failing => {
-            let path = path.display();
-            tracing::warn!(%path, why, "the secret of the cluster cannot be read again: the one before stays");
-            return true;
+/// What was seen of the file.
+#[derive(Default)]
+struct Looks {
+    /// What the file had at the last look, where it could be read.
+    last: Option<String>,
+    /// Whether it is said that the file is of no use.
+    is_failing: bool,
+}
+
+/// What a look at the file has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// It has other secrets, which are taken over.
+    Changed,
+    /// It has those that are in use.
+    Same,
+    /// It is not as it was at the last look: somebody may be writing it, and a part of a secret can look like one.
+    Unsettled,
+    /// It cannot be read, or has no secret in it.
+    Useless,
+}
+
+impl Looks {
+    /// Reads the file, and takes over what is new in it once two looks in a row have found the same.
+    async fn look(&mut self, secret: &PeerSecret, path: &Path) -> Found {
+        let read = async {
+            let mut text = String::new();
+            tokio::fs::File::open(path).await?.take(MAX_FILE_BYTES).read_to_string(&mut text).await?;
+            Ok::<_, io::Error>(text)
+        };
+        let read = read.await;
+        let before = std::mem::replace(&mut self.last, read.as_ref().ok().cloned());
+        let renewed = match &read {
+            Ok(text) if before.as_ref() != Some(text) => return Found::Unsettled,
+            Ok(text) => secret.renew(text).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let was_failing = std::mem::replace(&mut self.is_failing, renewed.is_err());
+        match renewed {
+            Ok(true) => {
+                tracing::info!(secrets = secret.count(), "the secret of the cluster was changed");
+                Found::Changed
+            }
+            Ok(false) => Found::Same,
+            Err(why) => {
+                if !was_failing {
+                    let path = path.display();
+                    tracing::warn!(%path, why, "the secret of the cluster cannot be read again: the one before stays");
+                }
+                Found::Useless
+            }
         }
-        Err(_) => return true,
     }
-    false
 }
 
 fn parse(text: &str) -> Result<PeerSecret, Failure> {
@@ -104,6 +135,7 @@ fn parse(text: &str) -> Result<PeerSecret, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Timestamp;
 
     const ONE: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
     const OTHER: &str = "OTg3NjU0MzIxMDk4NzY1NDMyMTA5ODc2NTQzMjEwOTg=";
@@ -127,20 +159,47 @@ mod tests {
         std::fs::write(&path, format!("{ONE}\n")).expect("written");
         let shared = SharedSecret::of([(None, Some(&path)), (None, None)]).expect("good").expect("given");
         let secret = &shared.secret;
-        assert!(!read_again(secret, &path, false).await);
-        std::fs::write(&path, format!("{OTHER}\n{ONE}\n")).expect("written");
-        assert!(!read_again(secret, &path, true).await);
+        let mut looks = Looks::default();
+        let mut found = async |text: &str| {
+            std::fs::write(&path, text).expect("written");
+            (looks.look(secret, &path).await, looks.look(secret, &path).await)
+        };
+        assert_eq!(found(ONE).await, (Found::Unsettled, Found::Same));
+        assert_eq!(found(&format!("{OTHER}\n{ONE}\n")).await, (Found::Unsettled, Found::Changed));
         assert_eq!(secret.count(), 2);
         for wrong in ["", "nothing", &"x".repeat(10_000)] {
-            std::fs::write(&path, wrong).expect("written");
-            assert!(read_again(secret, &path, false).await);
+            assert_eq!(found(wrong).await, (Found::Unsettled, Found::Useless), "{wrong}");
             assert_eq!(secret.count(), 2);
         }
         std::fs::remove_file(&path).expect("removed");
-        assert!(read_again(secret, &path, true).await);
+        assert_eq!(looks.look(secret, &path).await, Found::Useless);
         std::fs::write(&path, OTHER).expect("written");
-        assert!(!read_again(secret, &path, true).await);
+        assert_eq!(
+            [looks.look(secret, &path).await, looks.look(secret, &path).await],
+            [Found::Unsettled, Found::Changed]
+        );
         assert_eq!(secret.count(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_being_written_changes_nothing_before_it_is_whole() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("secret");
+        std::fs::write(&path, ONE).expect("written");
+        let shared = SharedSecret::of([(None, Some(&path)), (None, None)]).expect("good").expect("given");
+        let former: PeerSecret = ONE.parse().expect("a secret");
+        let (mut looks, whole) = (Looks::default(), format!("{OTHER}\n{ONE}\n"));
+        looks.look(&shared.secret, &path).await;
+        // A part of a secret decodes, and the first of two lines is a secret of its own.
+        for length in 0..whole.len() {
+            std::fs::write(&path, &whole[..length]).expect("written");
+            assert_eq!(looks.look(&shared.secret, &path).await, Found::Unsettled);
+        }
+        let now = Timestamp::from_millis(0);
+        assert_eq!(shared.secret.verify(&former.sign(b"a", now), b"a", now), Ok(()), "the former one is in use");
+        std::fs::write(&path, &whole).expect("written");
+        looks.look(&shared.secret, &path).await;
+        assert_eq!((looks.look(&shared.secret, &path).await, shared.secret.count()), (Found::Changed, 2));
     }
 
     #[test]
