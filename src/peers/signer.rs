@@ -142,21 +142,17 @@ impl Signer {
                 // A body that is refused may break the connection before the refusal has come.
                 None => (HeaderMap::from_iter([(HEAD, HeaderValue::from_static(QUESTION))]), Bytes::new()),
             };
-            let answer = match send(headers, body).await {
-                Ok(answer) => answer,
-                Err(error) => {
-                    // It may have been started again.
-                    self.openings.lock().remove(call.address);
-                    return Err(error);
-                }
-            };
+            // An error says nothing of the receiver's opening: where it was started again, its refusal names the next.
+            let answer = send(headers, body).await?;
             if answer.status() != StatusCode::UNAUTHORIZED {
                 return Ok(answer);
             }
             let told = answer.headers().get(OPENING).and_then(|value| value.to_str().ok()?.parse().ok());
             match told {
                 Some(told) => self.learn(call.address, told),
-                None => drop(self.openings.lock().remove(call.address)),
+                None if call.may_be_earlier => drop(self.openings.lock().remove(call.address)),
+                // Something else answers at the address.
+                None => {}
             }
             // A receiver that has gone back to an earlier version is called as such.
             let is_over = told.is_none() && (opening.is_none() || !call.may_be_earlier);
@@ -291,9 +287,29 @@ mod tests {
         receiver.start_again(false);
         assert_eq!(receiver.is_called(&signer, false).await, (401, vec!["a body"]), "no body is signed for anybody");
         assert_eq!(receiver.is_called(&signer, false).await, (401, vec!["a body"]));
+        assert_eq!(receiver.is_called(&signer, true).await, (204, vec!["a body", "a body"]), "no head is read there");
         assert_eq!(receiver.is_called(&signer, true).await, (204, vec!["a body"]));
         receiver.start_again(true);
         assert_eq!(receiver.is_called(&signer, true).await, (204, vec!["a head", "a head"]));
+    }
+
+    #[tokio::test]
+    async fn an_opening_is_forgotten_only_when_the_receiver_names_another() {
+        let receiver = Receiver::new();
+        let signer = signer(&receiver);
+        assert_eq!(receiver.is_called(&signer, false).await, (204, vec!["a question", "a head"]));
+        for may_be_earlier in [false, true] {
+            let body = Bytes::from_static(b"body");
+            let call = PeerCall { address: "http://a", receiver: "jobs/2", path: PATH, body: &body, may_be_earlier };
+            let broken = signer.call(&call, async |_, _| Err::<Said, _>("the connection is broken")).await;
+            assert_eq!(broken.err(), Some("the connection is broken"));
+            assert_eq!(receiver.is_called(&signer, may_be_earlier).await, (204, vec!["a head"]));
+        }
+        let body = Bytes::from_static(b"body");
+        let call = PeerCall { address: "http://a", receiver: "jobs/2", path: PATH, body: &body, may_be_earlier: false };
+        let stranger = async |_, _| Ok::<_, ()>(Said(StatusCode::UNAUTHORIZED, HeaderMap::new()));
+        assert_eq!(signer.call(&call, stranger).await.map(|said| said.0), Ok(StatusCode::UNAUTHORIZED));
+        assert_eq!(receiver.is_called(&signer, false).await, (204, vec!["a head"]));
     }
 
     #[tokio::test]
