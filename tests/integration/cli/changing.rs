@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use leasehold::client::Client;
-use leasehold::wire::{ClaimJobs, ClusterStatus, CompleteJob, HindranceReason, SubmitJob};
+use leasehold::wire::{ClaimJobs, ClusterRole, ClusterStatus, CompleteJob, HindranceReason, SubmitJob};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -212,7 +212,7 @@ async fn members_come_and_go_while_the_cluster_works() {
     let refused = cluster.cluster(&["add", "4", &cluster.url(4)], 1).expect(1).stderr();
     assert!(refused.contains("start it first"), "{refused}");
     cluster.start(4, &["--join"]);
-    cluster.says(4, "it waits", |status| status.role == leasehold::wire::ClusterRole::Joining).await;
+    cluster.says(4, "it waits", |status| status.role == ClusterRole::Joining).await;
     cluster.says(leader, "it hears", |_| true).await;
     cluster.change(&["add", "4", &cluster.url(4)], 1).await;
     ids.extend(cluster.submit(2, 20).await);
@@ -235,7 +235,7 @@ async fn members_come_and_go_while_the_cluster_works() {
     cluster.end(lost, Signal::SIGKILL);
     std::fs::remove_dir_all(cluster.data(lost)).expect("it is there");
     cluster.start(lost, &[]);
-    cluster.says(lost, "it knows", |status| status.role == leasehold::wire::ClusterRole::Disowned).await;
+    cluster.says(lost, "it knows", |status| status.role == ClusterRole::Disowned).await;
     let listed = cluster.cluster(&["status"], 4).expect(0).stdout();
     assert!(listed.contains("disowned"), "{listed}");
     cluster.cluster(&["replace", &lost.to_string()], 4).expect(0);
@@ -249,6 +249,37 @@ async fn members_come_and_go_while_the_cluster_works() {
     cluster.has(lost, &ids).await;
     assert_eq!(cluster.output_of(lost, &written).await, "what it has written\n");
     cluster.change(&["forget", "4"], lost).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_was_forgotten_comes_back_with_a_new_directory_and_not_with_its_old_one() {
+    let mut cluster = Cluster::of_three();
+    let leader = cluster.leader(1).await;
+    let ids = cluster.submit(leader, 5).await;
+    let gone = if leader == 3 { 2 } else { 3 };
+    cluster.end(gone, Signal::SIGKILL);
+    cluster.change(&["forget", &gone.to_string()], leader).await;
+    let [old, new] = ["old", "new"].map(|name| cluster.place.path().join(name));
+    std::fs::rename(cluster.data(gone), &old).expect("moved away");
+    cluster.start(gone, &["--join"]);
+    cluster.says(gone, "it waits", |status| status.role == ClusterRole::Joining).await;
+    cluster.change(&["add", &gone.to_string(), &cluster.url(gone)], leader).await;
+    let votes = |status: &ClusterStatus| status.members.iter().any(|member| member.member == gone && member.votes);
+    cluster.says(leader, "it votes again", votes).await;
+    cluster.has(gone, &ids).await;
+    cluster.end(gone, Signal::SIGTERM);
+    std::fs::rename(cluster.data(gone), &new).expect("moved away");
+    std::fs::rename(&old, cluster.data(gone)).expect("put back");
+    cluster.start(gone, &[]);
+    cluster.says(gone, "it is refused", |status| status.role == ClusterRole::Disowned).await;
+    let log = std::fs::read_to_string(cluster.log(gone)).expect("the log");
+    assert!(log.contains("the group knows this member by another data directory"), "{log}");
+    cluster.end(gone, Signal::SIGTERM);
+    std::fs::remove_dir_all(cluster.data(gone)).expect("it is there");
+    std::fs::rename(&new, cluster.data(gone)).expect("put back");
+    cluster.start(gone, &[]);
+    cluster.says(gone, "it follows", |status| status.role == ClusterRole::Voter && status.leader.is_some()).await;
+    cluster.has(gone, &ids).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -348,7 +379,7 @@ async fn the_one_that_has_everything_is_taken_over_neither_by_new_founders_nor_b
     assert!(refused.contains("member 2 is silent: the cluster is founded once"), "{refused}");
     cluster.start(2, &[]);
     for lost in [1, 3] {
-        cluster.says(lost, "it knows", |status| status.role == leasehold::wire::ClusterRole::Disowned).await;
+        cluster.says(lost, "it knows", |status| status.role == ClusterRole::Disowned).await;
     }
     cluster
         .says(2, "it is what it was, and alone", |status| status.leader.is_none() && status.identity == identity)
