@@ -31,7 +31,7 @@ use super::progress::{Committed, ProposeError};
 use super::reader::Reader;
 use super::seal::LogSeal;
 use super::state::{FlushLimits, Published};
-use super::unflushed::{Flush, UnderWay};
+use super::unflushed::{Awaited, Flush};
 use super::unwritten;
 use crate::job::{Fence, Job, JobId, ScheduleId};
 use crate::store::{Member as _, Membership, Record, RecordKey, StoreError, StoredSchedule, Versioned, WriteError};
@@ -65,8 +65,8 @@ pub(super) struct Engine {
     first: Arc<AtomicU64>,
     /// Whether there was no room for the last entry.
     pub(super) is_out_of_room: AtomicBool,
-    /// The flush that others wait for, if there is one. Nothing is done under its lock.
-    pub(super) awaited_flush: Mutex<Option<UnderWay>>,
+    /// What is written and flushed that others wait for.
+    pub(super) awaited: Awaited,
     turn: Mutex<()>,
     limits: FlushLimits,
     /// What a crash has cut short at the end of the log, and opening has cut off.
@@ -116,7 +116,7 @@ impl Engine {
             is_unreadable_at_rest: AtomicBool::new(false),
             first,
             is_out_of_room,
-            awaited_flush: Mutex::default(),
+            awaited: Awaited::default(),
             turn,
             limits,
             dropped,

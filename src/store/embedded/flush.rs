@@ -81,9 +81,9 @@ impl Flusher {
     /// Waits until no flush is under way.
     fn end(&mut self, engine: &Engine) -> Result<(), StoreError> {
         if let Some(under_way) = self.under_way.take() {
-            *engine.awaited_flush.lock() = Some(under_way);
+            *engine.awaited.flush.lock() = Some(under_way);
             let ended = self.thread.end();
-            *engine.awaited_flush.lock() = None;
+            *engine.awaited.flush.lock() = None;
             return self.has_ended(ended);
         }
         self.failed.clone().map_or(Ok(()), Err)

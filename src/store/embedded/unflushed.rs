@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foldhash::quality::RandomState;
+use parking_lot::Mutex;
 
 use super::block::Blocks;
 use super::changed::ChangedSchedules;
@@ -102,13 +103,21 @@ impl Unflushed {
 /// About how many bytes of the database a document has.
 const DOCUMENT_BYTES: u64 = 512;
 
-/// A flush that is under way.
+/// A flush, or the writing of an entry, that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnderWay {
-    /// The last entry of the log that it contains.
+    /// The last entry of the log that it has.
     pub(super) entry: u64,
     /// About how many bytes it writes.
     pub(super) bytes: u64,
+}
+
+/// What is under way that others wait for, if it is. Nothing is done under these locks.
+#[derive(Default)]
+pub(super) struct Awaited {
+    pub(super) flush: Mutex<Option<UnderWay>>,
+    /// The entry that the writer writes to the log.
+    pub(super) append: Mutex<Option<UnderWay>>,
 }
 
 impl Flush {

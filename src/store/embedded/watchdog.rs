@@ -89,8 +89,8 @@ fn look(engine: &Engine, queue: &Queue, rules: &mut Rules, passed: Duration) {
 
 fn gather(engine: &Engine, queue: &Queue) -> Seen {
     let oldest = queue.unanswered().oldest();
-    let (following, flush) = (engine.agreed.awaited(), *engine.awaited_flush.lock());
-    let seen = Seen { oldest, following, flush, ..Seen::default() };
+    let (following, flush) = (engine.agreed.awaited(), *engine.awaited.flush.lock());
+    let seen = Seen { oldest, following, flush, append: *engine.awaited.append.lock(), ..Seen::default() };
     // It does nothing while the store is about to begin with the state of another member.
     let takes_part = engine.exchange.as_ref().filter(|_| !engine.gives_way.load(Ordering::Acquire));
     let Some(exchange) = takes_part else { return seen };

@@ -18,7 +18,24 @@ use super::kept::{read_from, term_of};
 use super::log::AppendError;
 use super::opening::log_format;
 use super::progress::{Committed, Entries, ProposeError, Unwritten};
+use super::unflushed::UnderWay;
 use crate::store::StoreError;
+
+/// The writing of an entry of the own writer, which is known to the watchdog until this is dropped.
+struct Appending<'e>(&'e Engine);
+
+impl<'e> Appending<'e> {
+    fn begin(engine: &'e Engine, entry: UnderWay) -> Self {
+        *engine.awaited.append.lock() = Some(entry);
+        Self(engine)
+    }
+}
+
+impl Drop for Appending<'_> {
+    fn drop(&mut self) {
+        *self.0.awaited.append.lock() = None;
+    }
+}
 
 impl Engine {
     /// Does what [`append`](Self::append) says.
@@ -33,6 +50,7 @@ impl Engine {
             return Err(self.not_written(ProposeError::Deposed));
         }
         is_at(member.last() + 1, term);
+        let appending = Appending::begin(self, UnderWay { entry: member.last() + 1, bytes: entry.len() as u64 });
         let proposal = self.exchange.as_ref().map(|exchange| exchange.asked.lock().proposes());
         let proposed = member.propose(term, entry, &mut log, &mut self.durable());
         let (number, mut progress) = proposed.map_err(|error| self.not_written(error))?;
@@ -42,7 +60,7 @@ impl Engine {
         self.hand_on(&member, progress);
         drop(member);
         let synced = log.sync();
-        drop(log);
+        drop((log, appending));
         synced.map_err(|error| CommitError::Failed(self.disk.stopped(error)))?;
         self.has_written(step).map_err(CommitError::Failed)?;
         match self.agreed.is_committed() {

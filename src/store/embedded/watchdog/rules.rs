@@ -47,6 +47,8 @@ pub(super) struct Seen {
     pub(super) following: Option<Following>,
     /// The flush that others wait for.
     pub(super) flush: Option<UnderWay>,
+    /// The entry that the writer has begun to write to the log.
+    pub(super) append: Option<UnderWay>,
 }
 
 /// A number that moves on while all is well.
@@ -63,6 +65,12 @@ impl Moving {
         self.last = now;
         self.still
     }
+
+    /// Returns whether what is written has been under way for no longer than a slow disk takes for its bytes.
+    fn has_time(&mut self, written: Option<UnderWay>, passed: Duration) -> bool {
+        let waited = self.look(written.map(|written| written.entry), passed);
+        written.is_some_and(|written| waited < Duration::from_secs(written.bytes / WRITTEN_A_SECOND))
+    }
 }
 
 /// What a watchdog remembers between two looks.
@@ -72,6 +80,7 @@ pub(super) struct Rules {
     applied: Moving,
     written: Moving,
     flush: Moving,
+    append: Moving,
     acknowledged: Option<u64>,
     /// For how long the oldest write has waited while too few voters could acknowledge it.
     lacks_majority: Duration,
@@ -87,6 +96,7 @@ impl Rules {
             applied: Moving::default(),
             written: Moving::default(),
             flush: Moving::default(),
+            append: Moving::default(),
             acknowledged: None,
             lacks_majority: Duration::ZERO,
             suspects: false,
@@ -94,7 +104,7 @@ impl Rules {
     }
 
     /// Returns whether what the oldest write waits for goes on, or is nothing that another leader would have: the
-    /// voters acknowledge entries before it, too few of them can, or as much is flushed as takes so long. It is asked
+    /// voters acknowledge entries before it, too few of them can, or as much is written as takes so long. It is asked
     /// before [`judge`](Self::judge).
     pub(super) fn goes_on(&mut self, seen: &Seen, passed: Duration) -> bool {
         let acknowledged = seen.following.map(|following| following.acknowledged);
@@ -102,9 +112,9 @@ impl Rules {
         let is_acknowledged = before.is_some() && acknowledged.is_some() && before != acknowledged;
         let is_lacking = seen.following.is_some_and(|following| !following.are_most);
         self.lacks_majority = if is_lacking { self.lacks_majority + passed } else { Duration::ZERO };
-        let waited = self.flush.look(seen.flush.map(|flush| flush.entry), passed);
-        let is_flushed = seen.flush.is_some_and(|flush| waited < Duration::from_secs(flush.bytes / WRITTEN_A_SECOND));
-        is_acknowledged || is_lacking || is_flushed
+        let is_flushed = self.flush.has_time(seen.flush, passed);
+        let is_appended = self.append.has_time(seen.append, passed);
+        is_acknowledged || is_lacking || is_flushed || is_appended
     }
 
     /// Returns whether the oldest write has waited for so long, and too few voters could acknowledge it, as would be a

@@ -90,6 +90,49 @@ fn a_flush_that_others_wait_for_may_take_the_longer_the_more_it_writes() {
     assert!(goes_on(3, 8 << 20), "the next one");
 }
 
+#[test]
+fn an_entry_may_take_the_longer_to_be_written_the_more_it_has() {
+    let mut rules = Rules::new(Times::of(SECOND * 10));
+    let mut goes_on = |append: Option<(u64, u64)>| {
+        let append = append.map(|(entry, bytes)| UnderWay { entry, bytes });
+        rules.goes_on(&Seen { append, ..Seen::default() }, SECOND)
+    };
+    assert!(!goes_on(Some((1, 1 << 10))), "it is written at once");
+    let large = Some((2, 16 << 20));
+    assert_eq!((0..30).filter(|_| goes_on(large)).count(), 16, "a slow disk takes so many seconds, and no longer");
+    assert!(!goes_on(None));
+    assert!(goes_on(large), "it is written anew");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_batch_that_a_slow_disk_writes_is_no_hang() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = EmbeddedOptions { hangs_after: SECOND, ..EmbeddedOptions::default() };
+    let store = EmbeddedStore::open(directory.path(), &options).expect("it can be opened");
+    let engine = store.inner.engine.read().clone().expect("it is open");
+    for attempt in 0.. {
+        assert!(attempt < 20 && write(&store, &format!("before-{attempt}")).await);
+        // A slow disk takes twelve seconds for that, and a hang would be found after one.
+        let slow = super::super::log::faults::stall(&directory.path().join("log"));
+        let (name, mut is_large) = (format!("large-{attempt}"), false);
+        let (is_written, ()) = tokio::join!(write_of(&store, &name, 12 << 20), async {
+            let appended = until("the writing", || *engine.awaited.append.lock()).await;
+            // The watchdog may have written something before.
+            is_large = appended.bytes > 12 << 20;
+            if is_large {
+                tokio::time::sleep(SECOND * 3 / 2).await;
+                assert_eq!(store.hang().map(|hang| hang.why), None);
+            }
+            drop(slow);
+        });
+        assert!(is_written && engine.awaited.append.lock().is_none());
+        if is_large {
+            break;
+        }
+    }
+    store.close().await;
+}
+
 /// The waits of the threads of any store. Those that hear other members, apply and flush wait for the same.
 const WAITS: [(&str, Hold); 7] = [
     ("the member", |engine, wait| drop((engine.member.lock(), wait()))),

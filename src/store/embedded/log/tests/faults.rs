@@ -1,9 +1,15 @@
 //! Writes and syncs that fail, and what was done to files, for a test that cuts the power somewhere in between.
 
 use std::cell::{Cell, RefCell};
-use std::fs::File;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 thread_local! {
     /// After how many writes and syncs some fail, how many, and how.
@@ -29,8 +35,32 @@ pub(in super::super) fn before_write(file: &File, bytes: &[u8], at: u64) -> io::
     Ok(())
 }
 
-/// Makes a sync fail, if it is to.
+/// The numbers of the files that the disk does not sync for now.
+static STALLED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// The files that the disk does not sync until this is dropped.
+pub(in super::super::super) struct Stalled(BTreeSet<u64>);
+
+impl Drop for Stalled {
+    fn drop(&mut self) {
+        STALLED.lock().retain(|file| !self.0.contains(file));
+    }
+}
+
+/// Has the disk sync none of the files in a folder until what is returned is dropped, whichever thread waits for it.
+pub(in super::super::super) fn stall(folder: &Path) -> Stalled {
+    let files = fs::read_dir(folder).expect("a folder");
+    let files: BTreeSet<u64> = files.map(|file| file.expect("a file").metadata().expect("its data").ino()).collect();
+    STALLED.lock().extend(&files);
+    Stalled(files)
+}
+
+/// Makes a sync fail or wait, if it is to.
 pub(in super::super) fn before_sync(file: &File) -> io::Result<()> {
+    let number = file.metadata()?.ino();
+    while STALLED.lock().contains(&number) {
+        thread::sleep(Duration::from_millis(2));
+    }
     fault()?;
     note_sync(file);
     Ok(())
