@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use raft::eraftpb::{Message, MessageType};
 
 /// The most messages that wait until a step is durable. The others repeat what they get no answer to.
-const MOST_UNSENT: usize = 1_000;
+pub(super) const MOST_UNSENT: usize = 1_000;
 
 /// The steps of a member, as far as they are not durable.
 #[derive(Debug, Default)]

@@ -27,7 +27,7 @@ use crate::store::{ChangeError, Identity, Member as _, MemberChange, MemberMessa
 const MOST_UNAPPLIED: usize = 64 << 20;
 
 /// So many bytes of entries may wait to be written. While there are more, no further ones are taken.
-const MOST_UNWRITTEN: usize = 32 << 20;
+pub(super) const MOST_UNWRITTEN: usize = 32 << 20;
 
 /// About so many bytes of messages are taken at a time, before others come to the member: with its entries in memory, a
 /// message of the most bytes takes some milliseconds.

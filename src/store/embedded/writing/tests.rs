@@ -16,6 +16,7 @@ use super::super::exchange::{Exchange, Work};
 use super::super::kept::{Last, entry_of};
 use super::super::log::faults;
 use super::super::options::{EmbeddedOptions, GroupOptions};
+use super::super::taking_part::MOST_UNWRITTEN;
 use super::super::words::{self, Hello, Said, Word};
 use super::super::{message, stored, versions};
 use super::*;
@@ -305,7 +306,16 @@ fn a_member_says_that_it_takes_no_entries_while_those_that_it_has_are_not_writte
         follower.take(1, (number, 1), [large]);
     }
     assert!(follower.is_behind(), "it takes no more");
-    assert!(follower.engine.member.lock().last() < 60);
+    let last = || follower.engine.member.lock().last();
+    let taken = last();
+    assert!(taken < 60 && follower.engine.unwritten.bytes() > MOST_UNWRITTEN);
+    // The leader sends the others again.
+    follower.take(1, (taken, 1), frames(1, 1));
+    assert_eq!(last(), taken);
+    follower.write();
+    follower.take(1, (taken, 1), frames(1, 1));
+    assert_eq!(last(), taken + 1);
+    assert!(!follower.is_behind());
 }
 
 #[test]

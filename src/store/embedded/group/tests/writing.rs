@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::super::steps::MOST_UNSENT;
 use super::*;
 
 /// Two entries of term 1, as their leader sends them.
@@ -54,6 +55,35 @@ fn one_that_writes_answers_and_says_only_what_is_durable() {
     member.advance(&mut disk).expect("it goes on");
     let asks = kinds(&mut disk);
     assert!(asks.contains(&MessageType::MsgRequestPreVote), "it has written all, and says only {asks:?}");
+}
+
+#[test]
+fn of_what_waits_for_a_disk_the_latest_is_kept_and_the_leader_learns_of_all_that_is_durable() {
+    let (mut disk, mut member) = (Memory::default(), start(2, &[1, 2], &Memory::default()));
+    member.step(entries_of_leader());
+    let unwritten = member.advance(&mut disk).expect("it goes on").unwritten.expect("entries");
+    // The leader, which hears nothing, sends them again and again, and then says how far all have come.
+    for commit in std::iter::repeat_n(0, MOST_UNSENT + 300).chain([2]) {
+        member.step(Message { commit, ..entries_of_leader() });
+        member.advance(&mut disk).expect("it goes on");
+    }
+    assert_eq!(disk.outbox.len(), 0, "nothing of it is durable");
+    unwritten.entries.iter().try_for_each(|(number, frame)| disk.write(*number, frame)).expect("written");
+    disk.sync().expect("synced");
+    let progress = member.has_written(unwritten.step, &mut disk).expect("it goes on");
+    assert_eq!(progress.committed.len(), 2, "it goes on with what is durable");
+    let answers: Vec<_> = disk.outbox.drain(..).map(|message| (message.msg_type, message.index)).collect();
+    assert_eq!(answers.len(), MOST_UNSENT);
+    assert!(answers.iter().all(|answer| *answer == (MessageType::MsgAppendResponse, 2)), "{answers:?}");
+    member.step(Message {
+        entries: vec![entry_of(3, frame(1, 7).into()).expect("an entry")].into(),
+        index: 2,
+        log_term: 1,
+        ..entries_of_leader()
+    });
+    let next = member.advance(&mut disk).expect("it goes on").unwritten.expect("the next entry");
+    member.has_written(next.step, &mut disk).expect("it goes on");
+    assert_eq!(disk.outbox.last().map(|message| message.index), Some(3));
 }
 
 #[test]
