@@ -21,6 +21,9 @@ const HANDED_OVER_WITHIN: Duration = Duration::from_millis(2_500);
 /// When to hand over the lead once more: the store gives up a try after a second.
 const AGAIN_AFTER: Duration = Duration::from_millis(1_200);
 
+/// When to hand over the lead to the next member after one that does not take it.
+const NEXT_AFTER: Duration = Duration::from_millis(50);
+
 /// How often a leader that goes on from a time that is far ahead of its clock looks whether that is wrong.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
@@ -136,8 +139,14 @@ impl Leading {
     /// it in time.
     async fn gives_way(&self, term: u64) -> bool {
         tracing::warn!(term, member = self.member.number(), "this member's clock is far off: another one is to lead");
-        self.member.hand_over(None);
-        timeout(AGAIN_AFTER, deposed(self.member.standing(), term)).await.is_ok()
+        let given_up = async {
+            let has_given_up = self.member.hand_over(None).await;
+            if has_given_up {
+                deposed(self.member.standing(), term).await;
+            }
+            has_given_up
+        };
+        timeout(AGAIN_AFTER, given_up).await.unwrap_or(false)
     }
 
     /// Goes on from the latest time that the members have written, unless that is certainly wrong.
@@ -196,9 +205,15 @@ impl Leading {
         let giving_up = async {
             loop {
                 let Standing { term, .. } = leads(&mut standing).await;
-                self.member.hand_over(None);
+                let given_up = async {
+                    // Another one may take the lead, or the same one later.
+                    while !self.member.hand_over(None).await {
+                        sleep(NEXT_AFTER).await;
+                    }
+                    deposed(self.member.standing(), term).await;
+                };
                 // One that does not take the lead in this time does not take it at all.
-                let _gone = timeout(AGAIN_AFTER, deposed(self.member.standing(), term)).await;
+                let _gone = timeout(AGAIN_AFTER, given_up).await;
             }
         };
         let given_up = async {

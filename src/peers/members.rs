@@ -127,12 +127,16 @@ mod tests {
         assert_eq!(map.address(3, &members), None);
     }
 
+    fn heard_of(ago: Duration, knows: u32) -> Heard {
+        Heard { ago, knows, last: 0, declines: false }
+    }
+
     #[test]
     fn calls_of_earlier_versions_count_while_a_member_may_have_one() {
         let agreed = |version: u32| Membership { version, ..Membership::founded(&[1, 2, 3]) };
         let (now, before) = (Duration::ZERO, SILENT);
         let heard = |of: &[(u64, Duration, u32)]| -> BTreeMap<u64, Heard> {
-            of.iter().map(|(number, ago, knows)| (*number, Heard { ago: *ago, knows: *knows, last: 0 })).collect()
+            of.iter().map(|(number, ago, knows)| (*number, heard_of(*ago, *knows))).collect()
         };
         let all = heard(&[(2, now, SIGNED_HEADS), (3, now, SIGNED_HEADS + 1)]);
         assert_eq!(earlier_bytes_of(1, &agreed(SIGNED_HEADS - 1), &all), usize::MAX);

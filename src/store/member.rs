@@ -145,6 +145,8 @@ pub struct Heard {
     pub knows: u32,
     /// The number of the last entry that its log has.
     pub last: u64,
+    /// Whether it has said lately that it does not stand for election. Versions before 7 do not say it.
+    pub declines: bool,
 }
 
 /// Why a member takes nothing from another one, or waits for it.
@@ -266,10 +268,11 @@ pub trait Member: Send + Sync {
     /// Takes a message of another member. One that makes no sense is dropped, and so is bulk when too much waits.
     fn receive(&self, message: MemberMessage);
 
-    /// Has the leader hand over the lead to this member, or to the one whose log has come furthest; a member that does
-    /// not lead does nothing. Returns before that is done, as the standing shows. The leader takes no writes until
-    /// another leads, or until it gives that up: after the time in which a silent leader is noticed.
-    fn hand_over(&self, to: Option<u64>);
+    /// Has the leader hand over the lead to this member, or to the one that can take it whose log has come furthest; a
+    /// member that does not lead does nothing. The leader takes no writes until another leads, or until it gives that
+    /// up: at once where the other one says that it does not stand for election, and else after the time in which a
+    /// silent leader is noticed. Returns once this member leads no longer, with `true`, or leads on, with `false`.
+    async fn hand_over(&self, to: Option<u64>) -> bool;
 
     /// Returns where it stands, and tells of changes.
     fn standing(&self) -> watch::Receiver<Standing>;

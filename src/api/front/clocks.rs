@@ -118,7 +118,7 @@ mod tests {
 
     fn heard(of: &[(u64, u64, u64)]) -> BTreeMap<u64, Heard> {
         let one = |(member, ago, last): &(u64, u64, u64)| {
-            (*member, Heard { ago: Duration::from_secs(*ago), knows: 1, last: *last })
+            (*member, Heard { ago: Duration::from_secs(*ago), knows: 1, last: *last, declines: false })
         };
         of.iter().map(one).collect()
     }

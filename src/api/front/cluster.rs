@@ -1,12 +1,13 @@
 //! Where a member stands, and changes of the members and of who leads.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::Front;
 use super::office::call;
@@ -18,7 +19,7 @@ use crate::api::extract::{Query, parse};
 use crate::api::json::ok;
 use crate::api::observe::{REQUEST_ID, request_id};
 use crate::peers::ClusterMap;
-use crate::store::{ChangeError, Hindrance, MemberChange, Standing};
+use crate::store::{ChangeError, Heard, Hindrance, MemberChange, Standing};
 use crate::wire::{ChangeCluster, ClusterHindrance, ClusterMember, ClusterStatus, MemberClockState};
 
 /// The most bytes that an order has.
@@ -28,6 +29,9 @@ const MAX_ORDER_BYTES: usize = 16 << 10;
 const SERVED_WITHIN: Duration = Duration::from_secs(1);
 /// How long another member may take to lead: one that does not lead after this time does not take the lead.
 const LEADS_WITHIN: Duration = Duration::from_millis(1_200);
+/// How often the lead is handed over at most, where no member takes it, and the pause in between: calls wait meanwhile.
+const TRIES: usize = 5;
+const NEXT_TRY_AFTER: Duration = Duration::from_millis(40);
 /// A member that was not heard of for so long is not given the lead.
 pub(super) const SILENT: Duration = Duration::from_secs(3);
 
@@ -136,29 +140,58 @@ pub(super) async fn transfer(front: &Front, to: Option<u64>) -> Answer {
             let detail = format!("member {to} cannot lead: it is no member of the cluster that votes");
             return Err(ApiError::new(Code::MembersUnchanged, detail));
         }
-        Some(to) if front.member.heard().get(&to).is_none_or(|heard| heard.ago > SILENT) => {
-            let detail = format!("member {to} cannot lead: it was not heard of for {} s", SILENT.as_secs());
-            return Err(ApiError::new(Code::MembersUnchanged, detail));
+        Some(to) => {
+            if let Some(why) = why_not(&front.member.heard(), to) {
+                return Err(ApiError::new(Code::MembersUnchanged, format!("member {to} cannot lead: {why}")));
+            }
         }
-        _ => {}
+        None => {
+            let (members, heard) = (front.member.members(), front.member.heard());
+            let mut others = heard.keys().filter(|number| **number != own && votes(**number));
+            // Before calls are held up for nothing.
+            if members.borrow().that_vote(true).count() < 2 || others.all(|number| why_not(&heard, *number).is_some()) {
+                return Err(no_successor());
+            }
+        }
     }
     // Those that come meanwhile wait here, and are served by whoever leads then.
     let shut = front.own.serving.shut(SERVED_WITHIN).await;
-    let is_led = hand_over(front, to).await || hand_over(front, to).await;
+    let is_led = hand_over(front, to).await;
     drop(shut);
-    match is_led {
-        true => ok(&status_of(front)),
-        false => {
-            let detail = "no other member has taken the lead: is one that votes reachable?";
-            Err(ApiError::new(Code::MembersUnchanged, detail))
-        }
+    if is_led { ok(&status_of(front)) } else { Err(no_successor()) }
+}
+
+fn no_successor() -> ApiError {
+    ApiError::new(Code::MembersUnchanged, "no other member has taken the lead: does one that votes stand for election?")
+}
+
+/// Returns why a member is not given the lead, as far as it has said.
+fn why_not(heard: &BTreeMap<u64, Heard>, member: u64) -> Option<String> {
+    match heard.get(&member) {
+        Some(heard) if heard.ago > SILENT => Some(format!("it was not heard of for {} s", SILENT.as_secs())),
+        Some(Heard { declines: true, .. }) => Some("it says that it does not stand for election".to_owned()),
+        Some(_) => None,
+        None => Some("it was not heard of".to_owned()),
     }
 }
 
-/// Hands the lead over. Returns whether another member leads in time.
+/// Hands the lead over; where nobody is named, to one after the other, as each says that it does not take it. Returns
+/// whether another member leads in time.
 async fn hand_over(front: &Front, to: Option<u64>) -> bool {
     let (own, mut standing) = (front.member.number(), front.member.standing());
-    front.member.hand_over(to);
-    let is_led = |standing: &Standing| standing.leader.is_some_and(|leader| leader != own);
-    timeout(LEADS_WITHIN, standing.wait_for(is_led)).await.is_ok_and(|led| led.is_ok())
+    let handing_over = async {
+        for _ in 0..TRIES {
+            if front.member.hand_over(to).await {
+                let is_led = |standing: &Standing| standing.leader.is_some_and(|leader| leader != own);
+                return standing.wait_for(is_led).await.is_ok();
+            }
+            if to.is_some_and(|to| why_not(&front.member.heard(), to).is_some()) {
+                return false;
+            }
+            // One that leads since a moment ago learns within a few milliseconds how far the others have come.
+            sleep(NEXT_TRY_AFTER).await;
+        }
+        false
+    };
+    timeout(LEADS_WITHIN, handing_over).await.unwrap_or(false)
 }

@@ -64,7 +64,9 @@ impl Member for Given {
 
     fn receive(&self, _message: MemberMessage) {}
 
-    fn hand_over(&self, _to: Option<u64>) {}
+    async fn hand_over(&self, _to: Option<u64>) -> bool {
+        false
+    }
 
     fn standing(&self) -> watch::Receiver<Standing> {
         watch::channel(Standing::default()).1

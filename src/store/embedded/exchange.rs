@@ -21,7 +21,7 @@ use super::message;
 use super::offer::Offers;
 use super::options::GroupOptions;
 use super::others::{Others, Way};
-use super::progress::{Position, Successor};
+use super::progress::Position;
 use super::words::{self, Ask, AuditWord, OutputWord, Word};
 use crate::clock::Timestamp;
 use crate::store::{
@@ -30,6 +30,7 @@ use crate::store::{
 };
 
 mod copies;
+mod lead;
 mod work;
 
 use work::{Inbox, Outbox};
@@ -70,6 +71,8 @@ pub(super) struct Exchange {
     to_send: Notify,
     standing: watch::Sender<Standing>,
     pub(super) asked: Mutex<Asked>,
+    /// Who waits until the lead was handed over, or not.
+    handing_over: Mutex<Vec<work::LeadCaller>>,
     /// Whether this member takes no entries, since those that it has are not written or applied.
     pub(super) is_behind: AtomicBool,
     given_up: GivenUp,
@@ -100,6 +103,7 @@ impl Exchange {
             to_send: Notify::new(),
             standing: watch::Sender::new(Standing::default()),
             asked: Mutex::default(),
+            handing_over: Mutex::default(),
             is_behind: AtomicBool::default(),
             given_up: GivenUp::default(),
             equality: Mutex::default(),
@@ -168,13 +172,17 @@ impl Exchange {
     }
 
     /// Says who this member is to all members, to those that it was started with, and to those that it has heard of:
-    /// one that joins may know its leader from its greeting only.
-    pub(super) fn greet(&self, last: u64) {
+    /// one that joins may know its leader from its greeting only. One that `declines` to stand for election says that,
+    /// too.
+    pub(super) fn greet(&self, last: u64, declines: bool) {
         let mut all: BTreeSet<u64> = self.members.borrow().seats.keys().copied().collect();
         all.extend(&self.group.members);
         all.extend(self.others(|others| others.that_are_there().collect::<Vec<_>>()).unwrap_or_default());
         for to in all.into_iter().filter(|to| *to != self.group.member) {
             self.greet_one(to, last);
+            if declines {
+                self.decline(to);
+            }
         }
     }
 
@@ -281,24 +289,6 @@ impl Exchange {
         });
     }
 
-    /// Has the member give the lead up, and not take it, while its store `hangs`, where another one may lead. It asks
-    /// none of its threads: the others elect a leader as they hear of none, and what it proposes is not agreed on.
-    pub(super) fn give_up_lead(&self, hangs: bool) {
-        let (own, others) = (self.group.member, self.members.borrow().that_vote(true).count() > 1);
-        // What hangs may be answered as the lead is given up, which is not done until then.
-        let is_leader = self.standing.borrow().leader == Some(own);
-        let gives_up = others && (hangs || is_leader && self.gives_up_lead());
-        self.given_up.set(gives_up);
-        if gives_up && self.standing.send_if_modified(|now| mem::take(&mut now.leads)) {
-            self.given_up.has_deposed();
-        }
-    }
-
-    /// Returns whether the member is not to lead, since its store hangs.
-    pub(super) fn gives_up_lead(&self) -> bool {
-        self.given_up.is_given_up()
-    }
-
     /// Refuses those who ask whether this member leads.
     pub(super) fn refuse_asked(&self) {
         self.asked.lock().refuse(&self.does_not_lead());
@@ -386,7 +376,7 @@ impl Exchange {
         let mut inbox = self.inbox.lock();
         inbox.is_closed = true;
         // Those who wait for these are refused with that.
-        (inbox.changes, inbox.put_off) = (Vec::new(), Vec::new());
+        (inbox.changes, inbox.put_off, inbox.hand_over) = (Vec::new(), Vec::new(), None);
         drop(inbox);
         self.arrived.notify_all();
         self.asks.close();
@@ -394,6 +384,7 @@ impl Exchange {
         self.outputs.close();
         self.audits.close();
         self.offers.clear();
+        self.answer_hand_over(false);
         self.standing.send_if_modified(|now| mem::take(&mut now.leads));
         self.asked.lock().lead_in(None, &not_leading(None));
     }
@@ -483,9 +474,8 @@ impl Member for Exchange {
         }
     }
 
-    fn hand_over(&self, to: Option<u64>) {
-        self.inbox.lock().hand_over = Some(to.map_or(Successor::Furthest, Successor::Member));
-        self.arrived.notify_one();
+    async fn hand_over(&self, to: Option<u64>) -> bool {
+        self.has_handed_over(to).await
     }
 
     fn standing(&self) -> watch::Receiver<Standing> {

@@ -249,6 +249,7 @@ fn what_members_say_is_as_recorded() {
         Word::Audit(AuditWord::Piece { file, offset: 300, bytes: ByteBuf::from(*b"line") }),
         Word::Sum(SaidSum { sum: SumAt::of(390, Sum(1 << 64 | 7)), agreed: 300 }),
         Word::Lend(300),
+        Word::Declines,
     ];
     let words = words.iter().map(|word| {
         let said = words::encode(word).expect("writable");

@@ -107,6 +107,12 @@ impl Member {
         self.stands = takes_part && may_stand;
     }
 
+    /// Returns whether it takes part in elections and does not stand for one. While its group is being founded there is
+    /// nobody to whom that matters.
+    pub(super) fn declines(&self) -> bool {
+        self.takes_part && !self.stands
+    }
+
     /// Returns the members of the group as of the last entry that was committed.
     pub(super) fn members(&self) -> &Arc<Membership> {
         &self.members
@@ -295,7 +301,7 @@ impl Member {
         let raft = &self.node.raft;
         if raft.state == StateRole::Leader && !self.leads() && raft.lead_transferee.is_none() {
             // It was removed, and the others may not know yet that they need it no more.
-            self.hand_over(Successor::Furthest);
+            self.hand_over(Successor::Furthest, |_| true);
         }
         let may_stand = self.may_stand();
         let raft = &mut self.node.raft;
@@ -310,7 +316,7 @@ impl Member {
 
     /// Returns whether it may stand for election: the library takes one that does to have written all that it has. What
     /// came since the last [`advance`](Self::advance) is not written either.
-    fn may_stand(&self) -> bool {
+    pub(super) fn may_stand(&self) -> bool {
         let log = &self.node.raft.raft_log;
         self.stands && self.steps.are_durable() && log.persisted == log.last_index()
     }
@@ -347,27 +353,6 @@ impl Member {
     /// before it.
     pub(super) fn ask(&mut self, round: u64) {
         self.node.read_index(round.to_le_bytes().to_vec());
-    }
-
-    /// Begins to hand over the lead, if this member has it and the other one can take it. Until another leads, or the
-    /// library gives that up after [`ELECTION_TICKS`], every proposal is refused as [`ProposeError::Deposed`]. What
-    /// comes of it [`advance`](Self::advance) does.
-    pub(super) fn hand_over(&mut self, to: Successor) {
-        let to = match to {
-            Successor::Member(id) => Some(id),
-            Successor::Furthest => self.furthest(),
-        };
-        if let Some(to) = to.filter(|_| self.node.raft.state == StateRole::Leader) {
-            tracing::info!(to, "this member hands over the lead");
-            self.node.transfer_leader(to);
-        }
-    }
-
-    /// Returns the other voter that has the most of the log, of those that have answered of late if any has.
-    fn furthest(&self) -> Option<u64> {
-        let (raft, voters) = (&self.node.raft, self.node.raft.prs().conf().voters());
-        let others = raft.prs().iter().filter(|(id, _)| **id != raft.id && voters.contains(**id));
-        others.max_by_key(|(_, progress)| (progress.recent_active, progress.matched)).map(|(id, _)| *id)
     }
 
     /// Does what there is to do, but for what is to be written first.
@@ -472,6 +457,8 @@ impl Member {
 fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> AppendError {
     AppendError::Failed(io::Error::other(error))
 }
+
+mod lead;
 
 #[cfg(test)]
 mod simulation;

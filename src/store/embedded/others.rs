@@ -20,8 +20,9 @@ use super::openings::Openings;
 use super::seal::SealedGroup;
 use super::versions::{self, Settling};
 use super::words::{Directories, Hello, Opened, Said, WentBack, Word};
-use crate::store::{Heard, Hindrance, Identity, Membership};
+use crate::store::{Hindrance, Identity, Membership};
 
+mod declined;
 mod way;
 
 use way::{is_candidacy, is_for_leader, is_of_leader};
@@ -61,6 +62,8 @@ pub(super) struct Others {
     heard: BTreeMap<u64, (Instant, Hello)>,
     /// When the members were heard of last that send messages without the numbers of directories.
     plain: BTreeMap<u64, Instant>,
+    /// When members said last that they do not stand for election.
+    declined: BTreeMap<u64, Instant>,
     /// Whether the seal lacks something of this.
     is_new: bool,
 }
@@ -84,6 +87,7 @@ impl Others {
             known: group.known.clone(),
             heard: BTreeMap::new(),
             plain: BTreeMap::new(),
+            declined: BTreeMap::new(),
             is_new: false,
         }
     }
@@ -481,14 +485,6 @@ impl Others {
     /// Returns the directory by which a member is known.
     pub(super) fn directory_of(&self, member: u64) -> Option<u64> {
         self.known.get(&member).copied()
-    }
-
-    /// Returns what is known of the members that were heard of.
-    pub(super) fn heard(&self) -> BTreeMap<u64, Heard> {
-        let heard = self.heard.iter();
-        heard
-            .map(|(number, (at, said))| (*number, Heard { ago: at.elapsed(), knows: said.knows, last: said.last }))
-            .collect()
     }
 }
 

@@ -82,8 +82,12 @@ impl Engine {
                 true => member.ask(round),
             }
         }
-        if let Some(to) = hand_over {
-            member.hand_over(to);
+        if let Some((to, callers)) = hand_over {
+            let is_able = |number| exchange.others(|others| others.may_take_lead(number)).unwrap_or_default();
+            if !member.hand_over(to, is_able) && member.position().is_leader {
+                tracing::warn!(?to, "no member can take the lead: this one leads on");
+            }
+            exchange.hands_over(callers);
         }
         self.end_part(member, exchange)
     }
@@ -107,6 +111,9 @@ impl Engine {
         let progress = member.advance(&mut self.durable());
         let progress = progress.map_err(|error| self.disk.stopped(error.into()))?;
         self.hand_on(&member, progress);
+        if !member.hands_over() {
+            exchange.answer_hand_over(member.position().is_leader);
+        }
         MutexGuard::unlock_fair(member);
         Ok(())
     }
@@ -123,6 +130,9 @@ impl Engine {
                     let number = if message.entries.is_empty() { message.commit } else { message.index + 1 };
                     if number > 0 {
                         is_at(number, message.term);
+                    }
+                    if message.msg_type == MessageType::MsgTimeoutNow && !member.may_stand() {
+                        exchange.decline(from);
                     }
                     member.step(message);
                 }
@@ -161,6 +171,7 @@ impl Engine {
                 return Ok(Some(message).filter(|_| is_admitted.unwrap_or_default()));
             }
             Said::Word(Word::Hello(hello)) => {
+                exchange.others(|others| others.may_stand_again(from));
                 if exchange.others(|others| others.hear(from, identity, hello)).unwrap_or_default() {
                     exchange.greet_one(from, member.last());
                 }
@@ -193,6 +204,10 @@ impl Engine {
                     exchange.say(from, &Word::WentBack(went_back));
                 }
             }
+            Said::Word(Word::Declines) => {
+                exchange.others(|others| others.decline(from));
+                member.keep_lead(from);
+            }
             Said::Word(Word::Sum(said)) => self.hear_sum(member, exchange, from, said),
             Said::Word(Word::Lend(at_least)) => self.lend(member, exchange, from, at_least),
             Said::Word(Word::WentBack(said)) => {
@@ -224,7 +239,7 @@ impl Engine {
             return Ok(());
         }
         exchange.is_behind.store(self.is_full() || self.unwritten.stands_still(), Ordering::Relaxed);
-        exchange.greet(member.last());
+        exchange.greet(member.last(), member.declines());
         self.look_at_sums(member, exchange, ticks);
         let applied = self.published.read().entry;
         let since_flush = applied.saturating_sub(exchange.offers.last_flushed());

@@ -17,6 +17,7 @@
 //! | 6       | the sum over the state of the leader, beside what members have acknowledged; what        |
 //! |         | members say of their sums                                                                |
 //! | 7       | a member that differs asks its leader for the whole state                                |
+//! | 7       | that a member does not stand for election                                                |
 //!
 //! A member with version 2 reads the members of version 3, and leaves out what it does not know: a group all of whose
 //! members went back to version 2 may have forgotten its version and, but for their seals, its identity. Once all know
@@ -52,6 +53,9 @@ pub(super) const COPIES: u32 = 6;
 pub(super) const SUMS: u32 = 6;
 /// The version from which on a member offers its state to one that asks for it.
 pub(super) const REBUILDS: u32 = 7;
+
+/// The version from which on members say that they do not stand for election.
+pub(super) const DECLINES: u32 = 7;
 
 /// In which term, and since when, a leader has heard that all members know a version from which their group cannot go
 /// back.

@@ -37,7 +37,7 @@ pub(super) fn start(
             && is_to_hand_over(short_of_room.is_some(), exchange.standing().borrow().leads, &mut handed_over)
         {
             tracing::warn!("another member may have the room that this one lacks");
-            exchange.hand_over(None);
+            exchange.begin_to_hand_over(None);
         }
         let why = short_of_room.or_else(|| short_of_memory(limit?));
         match &why {

@@ -74,6 +74,9 @@ pub(super) enum Word {
     Sum(SaidSum),
     /// A member whose state alone differs asks its leader to offer it one that has this entry.
     Lend(u64),
+    /// The member does not stand for election for now. Said with each greeting while that is so, and to a leader that
+    /// hands over the lead to it.
+    Declines,
 }
 
 /// What is said of the files of the audit, each with a number of bytes.
@@ -372,7 +375,7 @@ mod tests {
         ];
         let beside = outputs.map(Word::Output).into_iter().chain(audits.map(Word::Audit));
         let sum = Word::Sum(SaidSum { sum: SumAt::of(9, Sum(1 << 127 | 7)), agreed: 7 });
-        for word in words.into_iter().chain([opened, went_back, sum, Word::Lend(400)]).chain(beside) {
+        for word in words.into_iter().chain([opened, went_back, sum, Word::Lend(400), Word::Declines]).chain(beside) {
             let said = encode(&word).expect("writable");
             assert!(matches!(decode(&said), Ok(Said::Word(heard)) if heard == word), "{word:?}");
             assert_eq!(is_bulk(&said), has_bulk(&word), "{word:?}");

@@ -59,7 +59,8 @@ impl Member for Puppet {
     }
 
     fn heard(&self) -> BTreeMap<u64, Heard> {
-        let heard = Heard { ago: Duration::ZERO, knows: self.version.load(Ordering::Relaxed), last: 0 };
+        let heard =
+            Heard { ago: Duration::ZERO, knows: self.version.load(Ordering::Relaxed), last: 0, declines: false };
         [1, 2, 3].into_iter().filter(|number| *number != self.number).map(|number| (number, heard)).collect()
     }
 
@@ -87,8 +88,9 @@ impl Member for Puppet {
         self.received.lock().push(message);
     }
 
-    fn hand_over(&self, to: Option<u64>) {
+    async fn hand_over(&self, to: Option<u64>) -> bool {
         self.standing.send_modify(|now| (now.term, now.leader, now.leads) = (now.term + 1, to, false));
+        true
     }
 
     fn standing(&self) -> watch::Receiver<Standing> {

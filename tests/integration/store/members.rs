@@ -365,7 +365,10 @@ async fn a_leader_that_hands_over_under_load_loses_nothing_and_is_followed_in_th
         let batches: Vec<_> = (0..20).map(|batch| named(&format!("round-{round}-{batch}"), 10)).collect();
         let writing = join_all(batches.iter().map(|batch| group.store(first).write(creates(batch))));
         let (answers, second) = tokio::join!(writing, async {
-            group.store(first).member().expect("it is one of several").hand_over(to);
+            // One that was elected a moment ago has not heard yet how far the others have come.
+            while !group.store(first).member().expect("it is one of several").hand_over(to).await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
             until("another leader", || {
                 MEMBERS.into_iter().find(|number| *number != first && group.standing(*number).leads)
             })

@@ -112,7 +112,7 @@ impl Group {
         let begun = Instant::now();
         while self.leader().await != number {
             assert!(begun.elapsed() < PATIENCE, "member {number} does not lead");
-            self.member(self.leader().await).hand_over(Some(number));
+            self.member(self.leader().await).hand_over(Some(number)).await;
             sleep(Duration::from_millis(200)).await;
         }
     }

@@ -13,6 +13,9 @@ use crate::store::{ChangeError, MemberChange, MemberMessage};
 /// How long a change of the members waits for another one, which takes no longer where most members answer.
 const CHANGE_WAITS: Duration = Duration::from_secs(5);
 
+/// Who has asked for the lead to be handed over: it is answered whether this member leads no longer.
+pub(crate) type LeadCaller = oneshot::Sender<bool>;
+
 /// A change of the members that is asked for.
 pub(crate) struct Change {
     pub(crate) change: MemberChange,
@@ -43,8 +46,8 @@ pub(crate) struct Work {
     pub(crate) round: Option<u64>,
     /// The changes of the members that are asked for.
     pub(crate) changes: Vec<Change>,
-    /// To whom to hand over the lead, if that is to be done.
-    pub(crate) hand_over: Option<Successor>,
+    /// To whom to hand over the lead, if that is to be done, and who waits for it.
+    pub(crate) hand_over: Option<(Successor, Vec<LeadCaller>)>,
     pub(crate) is_tick: bool,
 }
 
@@ -55,7 +58,7 @@ pub(crate) struct Inbox {
     pub(crate) changes: Vec<Change>,
     /// Those that wait until another one has been made. They are tried again with the next tick.
     pub(crate) put_off: Vec<Change>,
-    pub(crate) hand_over: Option<Successor>,
+    pub(crate) hand_over: Option<(Successor, Vec<LeadCaller>)>,
     pub(crate) is_closed: bool,
 }
 

@@ -281,7 +281,7 @@ fn a_leader_that_hands_over_is_followed_in_the_next_term_by_one_that_has_all_it_
     let (member, disk) = &mut members[0];
     // The other one has not heard of it yet.
     member.append(1, frame(1, 7), disk).expect("written");
-    member.hand_over(Successor::Furthest);
+    assert!(member.hand_over(Successor::Furthest, |_| true));
     member.go_on(disk).expect("written");
     let refused = member.append(1, frame(1, 8), disk);
     assert!(matches!(refused, Err(ProposeError::Deposed)), "{refused:?}");
@@ -292,7 +292,7 @@ fn a_leader_that_hands_over_is_followed_in_the_next_term_by_one_that_has_all_it_
     assert_eq!(members[1].1.synced, [vec![1], frame(1, 7), vec![2]]);
     // It is nothing to a member that does not lead.
     let (member, disk) = &mut members[0];
-    member.hand_over(Successor::Member(1));
+    assert!(!member.hand_over(Successor::Member(1), |_| true));
     member.go_on(disk).expect("written");
     exchange(&mut members);
     assert_eq!(members[1].0.position(), position);
@@ -303,12 +303,12 @@ fn a_leader_that_nobody_takes_the_lead_from_goes_on_after_a_while() {
     let mut members = two();
     let (member, disk) = &mut members[0];
     for nobody in [Successor::Member(1), Successor::Member(3)] {
-        member.hand_over(nobody);
+        assert!(!member.hand_over(nobody, |_| true));
         member.append(1, frame(1, 7), disk).expect("it hands over nothing");
     }
     exchange(&mut members);
     let (member, disk) = &mut members[0];
-    member.hand_over(Successor::Member(2));
+    assert!(member.hand_over(Successor::Member(2), |_| true));
     member.go_on(disk).expect("written");
     disk.outbox.retain(|message| message.msg_type != MessageType::MsgTimeoutNow);
     exchange(&mut members);
@@ -323,6 +323,41 @@ fn a_leader_that_nobody_takes_the_lead_from_goes_on_after_a_while() {
     let (member, disk) = &mut members[0];
     member.append(1, frame(1, 9), disk).expect("it leads on");
     assert_eq!(member.position().term, 1);
+}
+
+#[test]
+fn a_leader_goes_on_at_once_when_the_one_that_it_hands_over_to_declines() {
+    let mut members = two();
+    let (member, disk) = &mut members[0];
+    for nobody in [Successor::Furthest, Successor::Member(2)] {
+        assert!(!member.hand_over(nobody, |_| false), "it has said before that it does not stand");
+        member.append(1, frame(1, 7), disk).expect("it hands over nothing");
+    }
+    exchange(&mut members);
+    let (member, disk) = &mut members[0];
+    assert!(member.hand_over(Successor::Member(2), |_| true));
+    member.go_on(disk).expect("written");
+    disk.outbox.retain(|message| message.msg_type != MessageType::MsgTimeoutNow);
+    member.keep_lead(3);
+    assert!(member.hands_over(), "another one was not to take the lead");
+    member.keep_lead(2);
+    member.append(1, frame(1, 8), disk).expect("it leads on");
+    exchange(&mut members);
+    assert_eq!((members[0].0.position().term, members[1].1.synced.len()), (1, 4));
+}
+
+#[test]
+fn a_member_that_lags_far_behind_is_not_given_the_lead() {
+    let mut members = two();
+    let (member, disk) = &mut members[0];
+    for number in 0..=u32::try_from(NEARLY).expect("few") {
+        member.append(1, frame(1, number), disk).expect("written");
+    }
+    disk.outbox.clear();
+    // Most of them are one that has everything.
+    let last = member.last();
+    member.node.raft.raft_log.commit_to(last);
+    assert!(!member.hand_over(Successor::Furthest, |_| true) && !member.hands_over());
 }
 
 #[test]

@@ -312,6 +312,9 @@ async fn is_found_as_a_follower(hold: Hold, says: &'static str) {
     let hang = until("a hang", || store.hang()).await;
     assert!([says, "was applied"].iter().any(|says| hang.why.contains(says)), "{hang:?}");
     assert!(three.exchange(follower).gives_up_lead());
+    let leads = three.exchange(leader);
+    until("the word that it does not stand", || leads.heard()[&follower].declines.then_some(())).await;
+    assert!(!leads.hand_over(Some(follower)).await && write(&three.stores[&leader], "goes-on").await, "it leads on");
     drop(held);
     until("the end of it", || store.hang().is_none().then_some(())).await;
     until("the lead again", || (!three.exchange(follower).gives_up_lead()).then_some(())).await;

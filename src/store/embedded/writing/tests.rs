@@ -16,6 +16,7 @@ use super::super::exchange::{Exchange, Work};
 use super::super::kept::{Last, entry_of};
 use super::super::log::faults;
 use super::super::options::{EmbeddedOptions, GroupOptions};
+use super::super::progress::Successor;
 use super::super::taking_part::MOST_UNWRITTEN;
 use super::super::words::{self, Hello, Said, Word};
 use super::super::{message, stored, versions};
@@ -150,6 +151,71 @@ fn frames(term: u64, count: u32) -> impl Iterator<Item = Vec<u8>> {
         stored::append(&(term, number, "what an entry has"), &mut frame).expect("writable");
         frame
     })
+}
+
+/// Returns how often a member says that it does not stand for election.
+fn declines(follower: &Follower) -> usize {
+    // There is always something to send.
+    (0..10).for_each(|_| follower.turn(None));
+    let sent = block_on(follower.engine.exchange.as_ref().expect("it is one of several").outgoing());
+    let declines = |message: &&MemberMessage| {
+        let (_, bytes) = words::take_identity(&message.bytes).expect("readable");
+        matches!(words::decode(&bytes), Ok(Said::Word(Word::Declines)))
+    };
+    sent.iter().filter(declines).count()
+}
+
+#[test]
+fn a_member_that_does_not_stand_says_so_to_a_leader_that_hands_over_to_it() {
+    for (knows, hangs, declined) in [(versions::OWN, true, 2), (versions::OWN, false, 0), (versions::SUMS, true, 0)] {
+        let follower = Follower::new();
+        follower.agree_on(1, (0, 0), versions::BATCHES);
+        follower.write();
+        follower.hears(Hello { knows, directory: 5, yours: 0, last: 1, receives: false });
+        let exchange = follower.engine.exchange.as_ref().expect("it is one of several");
+        exchange.give_up_lead(hangs);
+        declines(&follower);
+        let now = Message { msg_type: MessageType::MsgTimeoutNow, from: 3, to: 2, term: 1, ..Message::default() };
+        let now = message::encode(&now).expect("writable").expect("it is sent");
+        let to = exchange.directory().expect("it is open");
+        let bytes = words::between(words::Directories { from: 5, to, opening: None }, &now.bytes);
+        let messages = vec![MemberMessage { bytes, ..now }];
+        let work = Work { messages, round: None, changes: Vec::new(), hand_over: None, is_tick: false };
+        follower.engine.take_part(work).expect("it goes on");
+        assert_eq!(follower.engine.member.lock().position().term, if hangs { 1 } else { 2 }, "it stands or does not");
+        assert_eq!(declines(&follower), declined, "at once, and with its greeting");
+    }
+}
+
+#[test]
+fn a_leader_goes_on_as_soon_as_the_one_that_is_to_lead_declines() {
+    let leader = Follower::new();
+    leader.agree_on(1, (0, 0), versions::BATCHES);
+    leader.lead(2);
+    leader.write();
+    let response =
+        Message { msg_type: MessageType::MsgAppendResponse, from: 3, to: 2, term: 2, index: 2, ..Message::default() };
+    leader.turn(Some(&response));
+    leader.hears(Hello { knows: versions::OWN, directory: 5, yours: 0, last: 2, receives: false });
+    let hand_over = || {
+        let (caller, mut answer) = tokio::sync::oneshot::channel();
+        let hand_over = Some((Successor::Furthest, vec![caller]));
+        let work = Work { messages: Vec::new(), round: None, changes: Vec::new(), hand_over, is_tick: false };
+        leader.engine.take_part(work).expect("it goes on");
+        move || answer.try_recv().ok()
+    };
+    let mut answer = hand_over();
+    assert_eq!((answer(), leader.engine.member.lock().may_propose(2)), (None, false), "it hands over");
+    let bytes = words::encode(&Word::Declines).expect("writable");
+    let messages = vec![MemberMessage { from: 3, to: 2, bytes }];
+    let work = Work { messages, round: None, changes: Vec::new(), hand_over: None, is_tick: false };
+    leader.engine.take_part(work).expect("it goes on");
+    assert_eq!((answer(), leader.engine.member.lock().may_propose(2)), (Some(false), true));
+    let mut answer = hand_over();
+    assert_eq!((answer(), leader.engine.member.lock().may_propose(2)), (Some(false), true), "it is known by now");
+    leader.hears(Hello { knows: versions::OWN, directory: 5, yours: 0, last: 2, receives: false });
+    let mut answer = hand_over();
+    assert_eq!((answer(), leader.engine.member.lock().may_propose(2)), (None, false), "it stands again");
 }
 
 #[test]

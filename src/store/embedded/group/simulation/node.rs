@@ -333,6 +333,10 @@ impl Node {
                     running.others.hear_went_back(from, &said);
                 }
             }
+            Said::Word(Word::Declines) => {
+                running.others.decline(from);
+                running.member.keep_lead(from);
+            }
             // States are not compared here.
             Said::Word(Word::Sum(_) | Word::Lend(_)) => {}
             Said::Word(Word::Piece(piece)) => self.receive(from, piece, world),
@@ -422,7 +426,7 @@ impl Node {
     pub(super) fn hand_over(&mut self, to: Successor, world: &mut World) {
         let Some(running) = &mut self.running else { return };
         world.counts.handed_over += u64::from(running.leads());
-        running.member.hand_over(to);
+        running.member.hand_over(to, |number| running.others.may_take_lead(number));
         self.proceed(world);
     }
 
