@@ -19,6 +19,9 @@ use super::kept::Last;
 use super::opened::{Acknowledged, Known, Numbers, OpeningsFile};
 use super::words::{Opened, WentBack};
 
+/// The most members of former times whose openings are kept.
+const MOST_FORMER: usize = 32;
+
 /// The openings of this member's directory, and those of the others' as they were heard.
 #[derive(Debug, Default)]
 pub(super) struct Openings {
@@ -141,6 +144,19 @@ impl Openings {
     /// Forgets the openings of a member whose version says none.
     pub(super) fn forget(&mut self, member: u64) {
         self.is_new |= self.file.others.remove(&member).is_some();
+    }
+
+    /// Forgets what is known of members of former times, beyond a number of them: those of the smallest numbers, since
+    /// members that come later most often have larger ones. What is known of one that was removed a while ago is kept:
+    /// after a restart, the members may be those of earlier for a while, and its directory may come back as a copy.
+    pub(super) fn keep_former(&mut self, members: &BTreeSet<u64>) {
+        let former = self.file.others.keys().copied().filter(|number| !members.contains(number));
+        let former: Vec<u64> = former.collect();
+        for number in &former[..former.len().saturating_sub(MOST_FORMER)] {
+            self.forget(*number);
+            self.refused.remove(number);
+            self.unnoted.remove(number);
+        }
     }
 
     /// Returns what the log is to say of these members, of which this one has the number `own`: each has acknowledged
@@ -298,6 +314,19 @@ mod tests {
         assert_eq!(one.hear(2, &late, Some((last(30, 3), 3))), Ok(()), "it comes late");
         assert!(one.admits(2, Some(3)) && one.that_went_back(LONG).count() == 0);
         assert!(one.hear(2, &opened(&[1, 4], last(12, 3), 3), None).is_err(), "the log knows a later one");
+    }
+
+    #[test]
+    fn the_openings_of_members_of_former_times_are_kept_up_to_a_number_and_those_of_members_always() {
+        let mut one = one();
+        for number in 3..100 {
+            one.hear(number, &opened(&[1], last(10, 3), 3), None).expect("it is the first");
+            one.keep_former(&BTreeSet::from([1, 2]));
+            assert!(one.admits(number, Some(1)), "it was removed a moment ago");
+            assert!(one.file.others.len() <= 1 + MOST_FORMER && one.unnoted.len() <= 1 + MOST_FORMER);
+        }
+        assert!(one.unwritten().is_some_and(|file| file.others.len() == 1 + MOST_FORMER));
+        assert!(one.admits(2, Some(1)) && one.admits(3, None));
     }
 
     #[test]

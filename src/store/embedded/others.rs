@@ -224,7 +224,14 @@ impl Others {
         opened: &Opened,
         acknowledged: Option<(Last, u64)>,
     ) -> Result<(), WentBack> {
-        if self.know(from, opened.directory) { self.openings.hear(from, opened, acknowledged) } else { Ok(()) }
+        if !self.know(from, opened.directory) {
+            return Ok(());
+        }
+        let heard = self.openings.hear(from, opened, acknowledged);
+        if !self.seated.is_empty() && !self.seated.contains(&from) {
+            self.openings.keep_former(&self.seated);
+        }
+        heard
     }
 
     /// Takes note of that a directory went back in time, as the leader of this member says.
@@ -389,6 +396,7 @@ impl Others {
         let seated: BTreeSet<u64> = members.seats.keys().copied().collect();
         // A member that was removed and is added again may have another directory since it was heard.
         self.heard.retain(|number, _| seated.contains(number) || !self.seated.contains(number));
+        self.openings.keep_former(&seated);
         self.seated = seated;
         self.version = members.version;
         let before = self.known.clone();
