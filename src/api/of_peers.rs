@@ -12,9 +12,9 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
+use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
@@ -26,7 +26,8 @@ use super::error::{ApiError, Code};
 use crate::clock::Clock;
 use crate::executor::webhook::signature::WEBHOOK_SIGNATURE;
 use crate::peers::{
-    CLOCK, Gate, HEAD, HINTS_PATH, Head, MAX_HINTS_BYTES, OPENING, PeerClient, Refused, WORKERS_PATH, clock_value,
+    CLOCK, Gate, HEAD, HINTS_PATH, Head, MAX_HINTS_BYTES, OPENING, PROOF, PeerClient, Refused, WORKERS_PATH,
+    clock_value,
 };
 
 /// How long a body may take that is signed as earlier versions do, and how much longer for each MiB of it that has
@@ -111,6 +112,16 @@ impl OfPeers {
         }
         if answer.status() == StatusCode::UNAUTHORIZED {
             answer.headers_mut().insert(OPENING, self.gate.opening());
+        }
+        answer
+    }
+
+    /// Returns the answer to a call that proves to its sender that this process has the secret; `head` is that of the
+    /// call, if it had one.
+    pub(super) fn answer_and_prove(&self, head: Option<&HeaderValue>, answer: Result<Response, ApiError>) -> Response {
+        let mut answer = self.answer(answer);
+        if let Some(head) = head.filter(|_| answer.status().is_success()) {
+            answer.headers_mut().insert(PROOF, self.gate.proof(head));
         }
         answer
     }

@@ -208,10 +208,10 @@ impl Deputies {
         let mut able: Vec<(u64, Arc<str>)> = {
             let mut resting = self.resting.lock();
             resting.retain(|_, since| now.duration_since(*since) < REST);
-            let members = self.member.members();
-            let members = members.borrow();
+            let members = Arc::clone(&self.member.members().borrow());
             let others = members.seats.keys().filter(|number| is_there(number) && !resting.contains_key(number));
-            others.filter_map(|number| Some((*number, self.map.address(*number, &members)?))).collect()
+            let address = |number: &u64| Some((*number, self.map.proved_address(*number, &*self.member)?));
+            others.filter_map(address).collect()
         };
         let place = self.turn.fetch_add(1, Ordering::Relaxed) % (able.len() + 1);
         (place < able.len()).then(|| able.swap_remove(place))

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use super::members::may_be_earlier;
+use super::members::{may_be_earlier, proves_answers};
 use super::{ClusterMap, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerCall, Signer, clock_of};
 use crate::clock::MemberClocks;
 use crate::executor::NoHttpClient;
@@ -266,18 +266,21 @@ impl Route {
             may_be_earlier: may_be_earlier(&*self.member, self.to),
         };
         let asked = self.clocks.moment();
-        let answer = self.signer.call(&call, send).await.map_err(|error| cause(&error))?;
+        let (answer, is_proved) = self.signer.call_and_prove(&call, send).await.map_err(|error| cause(&error))?;
         let (status, clock) = (answer.status(), clock_of(answer.headers()));
-        if status == StatusCode::NO_CONTENT
-            && let Some(time) = clock
-        {
+        let is_taken = status == StatusCode::NO_CONTENT && (is_proved || !proves_answers(&*self.member, self.to));
+        if !is_taken && !status.is_server_error() {
+            self.map.reached.is_not_at(self.to, &target.address);
+        }
+        if is_taken && let Some(time) = clock {
             self.clocks.note(self.to, asked, time);
         }
         // Read to its end, so that the connection is used again.
         let said = answer.bytes().await.map_err(|error| cause(&error))?;
         match status {
             // What else is at this address may answer anything with 200.
-            StatusCode::NO_CONTENT => Ok(()),
+            StatusCode::NO_CONTENT if is_taken => Ok(()),
+            StatusCode::NO_CONTENT => Err("what answers there does not have the `--cluster-secret`".to_owned()),
             StatusCode::UNAUTHORIZED => Err("it has another `--cluster-secret`, or its clock differs".to_owned()),
             StatusCode::NOT_FOUND => Err("there is no member of a cluster at this address".to_owned()),
             status => Err(format!("it answers {}{}", status.as_u16(), detail(&said))),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use http::{HeaderMap, HeaderValue, Method};
 use parking_lot::Mutex;
 
-use super::head::{HEAD, Head, Opening};
+use super::head::{HEAD, Head, Opening, prove};
 use super::secret::PeerSecret;
 use super::window::Window;
 
@@ -67,6 +67,12 @@ impl Gate {
     #[must_use]
     pub fn opening(&self) -> HeaderValue {
         self.seen.lock().opening.to_value()
+    }
+
+    /// Returns what proves to the sender of a call with this head, which was taken, that this process has the secret.
+    #[must_use]
+    pub fn proof(&self, head: &HeaderValue) -> HeaderValue {
+        prove(&self.secret, head)
     }
 
     /// Looks at the head of a call with this method and path, and takes it, once.

@@ -24,6 +24,12 @@ pub const HEAD: HeaderName = HeaderName::from_static("leasehold-head");
 /// The header of a refusal with the receiver's opening, for which a head is to be signed.
 pub const OPENING: HeaderName = HeaderName::from_static("leasehold-opening");
 
+/// The header of the answer to messages by which a member proves that it has the secret.
+pub const PROOF: HeaderName = HeaderName::from_static("leasehold-proof");
+
+/// The word with which the text begins that such an answer signs: the head of the call follows.
+const PROOF_FORM: &[u8] = b"leasehold-proof-1\n";
+
 /// The word for this form, with which every signed text begins. That of a signed body begins with a UUID.
 const FORM: &[u8] = b"leasehold-head-1";
 
@@ -131,6 +137,18 @@ impl Head {
         };
         Ok((head, Signature { said, mac: bytes::<MAC_BYTES>(mac)? }))
     }
+}
+
+/// Returns the value of [`PROOF`] in the answer to a call with this head, which no other call has.
+pub(super) fn prove(secret: &PeerSecret, head: &HeaderValue) -> HeaderValue {
+    let mac = BASE64.encode(secret.mac(&[PROOF_FORM, head.as_bytes()]));
+    HeaderValue::try_from(mac).expect("base64 can stand in a header")
+}
+
+/// Returns whether this is such a value for the head of a call.
+pub(super) fn is_proof(secret: &PeerSecret, head: &HeaderValue, proof: &HeaderValue) -> bool {
+    let mac = proof.to_str().ok().and_then(|mac| bytes::<MAC_BYTES>(mac).ok());
+    mac.is_some_and(|mac| secret.is_mac(&mac, &[PROOF_FORM, head.as_bytes()]))
 }
 
 /// The signature of a head, and what it signs.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::store::{Heard, Member, Membership, SIGNED_HEADS};
+use crate::store::{Heard, Member, Membership, PROVED_ANSWERS, SIGNED_HEADS};
 
 /// A cluster: a group of processes that are one store, as its members know it from their settings.
 #[derive(Clone, Debug)]
@@ -21,21 +21,39 @@ pub struct ClusterMap {
     pub reached: Reached,
 }
 
-/// Where members were reached last. Clones are one.
+/// Where members were reached last, and when. Clones are one.
 #[derive(Clone, Debug, Default)]
-pub struct Reached(Arc<Mutex<BTreeMap<u64, Arc<str>>>>);
+pub struct Reached(Arc<Mutex<BTreeMap<u64, At>>>);
+
+/// Where a member was reached, and when.
+#[derive(Clone, Debug)]
+struct At {
+    address: Arc<str>,
+    since: Instant,
+}
+
+/// For how long a member that was reached somewhere is taken to be there. Messages go to it at least once a second.
+const STAYS: Duration = Duration::from_secs(10);
 
 impl Reached {
     /// Takes note of where a member was reached.
     pub(super) fn is_at(&self, member: u64, address: &Arc<str>) {
-        let mut reached = self.0.lock();
-        if reached.get(&member) != Some(address) {
-            reached.insert(member, Arc::clone(address));
-        }
+        self.0.lock().insert(member, At { address: Arc::clone(address), since: Instant::now() });
+    }
+
+    /// Takes note of that something else than a member answers at this address.
+    pub(super) fn is_not_at(&self, member: u64, address: &str) {
+        self.0.lock().retain(|other, at| *other != member || *at.address != *address);
     }
 
     fn address(&self, member: u64) -> Option<Arc<str>> {
-        self.0.lock().get(&member).cloned()
+        self.0.lock().get(&member).map(|at| Arc::clone(&at.address))
+    }
+
+    /// Returns where a member was reached of late.
+    fn lately(&self, member: u64) -> Option<Arc<str>> {
+        let reached = self.0.lock();
+        reached.get(&member).filter(|at| at.since.elapsed() <= STAYS).map(|at| Arc::clone(&at.address))
     }
 }
 
@@ -45,8 +63,18 @@ const SILENT: Duration = Duration::from_secs(3);
 /// Returns whether a member may have a version of the program that reads no signed heads.
 #[must_use]
 pub fn may_be_earlier(member: &dyn Member, other: u64) -> bool {
+    version_of(member, other) < SIGNED_HEADS
+}
+
+/// Returns whether a member proves with its answers to messages that it has the secret.
+pub(super) fn proves_answers(member: &dyn Member, other: u64) -> bool {
+    version_of(member, other) >= PROVED_ANSWERS
+}
+
+/// Returns the version that a member has said to know, or else the one that all members have agreed on.
+fn version_of(member: &dyn Member, other: u64) -> u32 {
     let agreed = member.members().borrow().version;
-    member.heard().get(&other).map_or(agreed, |heard| heard.knows) < SIGNED_HEADS
+    member.heard().get(&other).map_or(agreed, |heard| heard.knows)
 }
 
 /// The longest body of a call by which a member says who it is, in bytes, with what else it says to one that it has not
@@ -94,6 +122,20 @@ impl ClusterMap {
         let reached = self.reached.address(member);
         let reached = reached.filter(|reached| self.addresses_of(member, members).any(|address| *address == **reached));
         reached.or_else(|| self.addresses_of(member, members).next().map(Arc::from))
+    }
+
+    /// Returns where another member is, for what nobody else may read, as the token of a client: where it has proved of
+    /// late that it has the secret; `None` where it has not yet. What the members have agreed on, as far as this one
+    /// knows, and what the settings say may be addresses that others have by now. A version that proves nothing is
+    /// taken to be at its [`address`](Self::address).
+    #[must_use]
+    pub fn proved_address(&self, other: u64, member: &dyn Member) -> Option<Arc<str>> {
+        let members = Arc::clone(&member.members().borrow());
+        if !proves_answers(member, other) {
+            return self.address(other, &members);
+        }
+        let reached = self.reached.lately(other);
+        reached.filter(|reached| self.addresses_of(other, &members).any(|address| *address == **reached))
     }
 
     /// Returns where a member may be reached, the most likely first: all members may have got other addresses than they

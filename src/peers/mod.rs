@@ -41,7 +41,7 @@ pub use carrier::Carrier;
 pub use client::PeerClient;
 pub use envelope::{Envelope, InvalidEnvelope, MAX_CLUSTER_BYTES};
 pub use gate::{Gate, Refused};
-pub use head::{HEAD, Head, InvalidHead, OPENING, Opening};
+pub use head::{HEAD, Head, InvalidHead, OPENING, Opening, PROOF};
 pub use members::{ClusterMap, Reached, earlier_bytes, is_agreed_on_less, may_be_earlier};
 pub use secret::{InvalidPeerSecret, PeerSecret};
 pub use signer::{PeerAnswer, PeerCall, Signer};

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
-use super::head::{HEAD, Head, OPENING, Opening, name};
+use super::head::{HEAD, Head, OPENING, Opening, PROOF, is_proof, name};
 use super::secret::PeerSecret;
 use super::window::WIDTH;
 use crate::clock::Clock;
@@ -132,6 +132,16 @@ impl Signer {
         call: &PeerCall<'_>,
         send: impl Fn(HeaderMap, Bytes) -> F,
     ) -> Result<A, E> {
+        self.call_and_prove(call, send).await.map(|(answer, _)| answer)
+    }
+
+    /// Makes a call as [`call`](Self::call) does. Returns with the answer whether that proves that the receiver has the
+    /// secret, which only some calls do.
+    pub(super) async fn call_and_prove<A: PeerAnswer, E, F: Future<Output = Result<A, E>>>(
+        &self,
+        call: &PeerCall<'_>,
+        send: impl Fn(HeaderMap, Bytes) -> F,
+    ) -> Result<(A, bool), E> {
         let _place = self.under_way.acquire().await;
         let mut last = None;
         for _ in 0..TRIES {
@@ -142,10 +152,13 @@ impl Signer {
                 // A body that is refused may break the connection before the refusal has come.
                 None => (HeaderMap::from_iter([(HEAD, HeaderValue::from_static(QUESTION))]), Bytes::new()),
             };
+            let head = headers.get(HEAD).cloned();
             // An error says nothing of the receiver's opening: where it was started again, its refusal names the next.
             let answer = send(headers, body).await?;
             if answer.status() != StatusCode::UNAUTHORIZED {
-                return Ok(answer);
+                let proof = head.zip(answer.headers().get(PROOF));
+                let is_proved = proof.is_some_and(|(head, proof)| is_proof(&self.secret, &head, proof));
+                return Ok((answer, is_proved));
             }
             let told = answer.headers().get(OPENING).and_then(|value| value.to_str().ok()?.parse().ok());
             match told {
@@ -161,7 +174,7 @@ impl Signer {
                 break;
             }
         }
-        Ok(last.expect("a call is sent once at least"))
+        Ok((last.expect("a call is sent once at least"), false))
     }
 
     fn learn(&self, address: &str, opening: Opening) {

@@ -21,6 +21,9 @@ use crate::clock::Timestamp;
 /// calls.
 pub const SIGNED_HEADS: u32 = 4;
 
+/// The version of the exchange from which on a member proves with its answers to messages that it has the secret.
+pub const PROVED_ANSWERS: u32 = 7;
+
 /// A message of this member to another one, or of another one to this. Messages may be lost, doubled, late, and in
 /// another order: that makes a group slower, and never wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]

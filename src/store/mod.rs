@@ -31,8 +31,8 @@ use async_trait::async_trait;
 pub use audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch};
 pub use leadership::LeadershipMark;
 pub use member::{
-    ChangeError, Heard, Hindrance, Identity, Member, MemberChange, MemberMessage, Membership, Role, SIGNED_HEADS, Seat,
-    Standing, Unequal,
+    ChangeError, Heard, Hindrance, Identity, Member, MemberChange, MemberMessage, Membership, PROVED_ANSWERS, Role,
+    SIGNED_HEADS, Seat, Standing, Unequal,
 };
 pub use output::{CellKey, OutputCell, OutputOf, OutputStore, Stream};
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};

@@ -13,6 +13,7 @@ mod deputies;
 pub(crate) mod description;
 mod events;
 mod exactness;
+mod forwarded;
 mod heads;
 mod lives;
 mod members;

@@ -216,7 +216,7 @@ impl Forwarder {
 
     /// Asks a member, and returns its answer; `None` when nobody has carried out the call.
     async fn ask(&self, leader: u64, parts: &Parts, body: reqwest::Body) -> Result<Option<Response>, ApiError> {
-        let address = self.map.address(leader, &self.members.borrow());
+        let address = self.map.proved_address(leader, &*self.member);
         let Some(address) = address else { return Ok(None) };
         let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let url = Url::parse(&format!("{address}{path}"))

@@ -276,7 +276,9 @@ async fn note_delivery(State(front): State<Arc<Front>>, request: Request) -> Res
 
 /// Takes messages of another member.
 async fn messages(State(front): State<Arc<Front>>, request: Request) -> Response {
-    front.peers.answer(front.take_messages(request).await)
+    let head = request.headers().get(HEAD).cloned();
+    let answer = front.take_messages(request).await;
+    front.peers.answer_and_prove(head.as_ref(), answer)
 }
 
 /// Makes a call of a user's address for the leader.

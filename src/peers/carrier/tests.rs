@@ -6,16 +6,16 @@ use async_trait::async_trait;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
-use http::HeaderMap;
+use http::{HeaderMap, Method};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::*;
 use crate::clock::{Clock, MemberClocks, SystemClock};
-use crate::peers::{PeerSecret, Reached};
+use crate::peers::{Gate, HEAD, OPENING, PROOF, PeerSecret, Reached};
 use crate::store::waiting::MOST_WAITING_BYTES;
-use crate::store::{ChangeError, Heard, Hindrance, MemberChange, Standing, Unequal};
+use crate::store::{ChangeError, Heard, Hindrance, MemberChange, PROVED_ANSWERS, Standing, Unequal};
 
 /// How long anything that is waited for may take.
 const SOON: Duration = Duration::from_secs(20);
@@ -88,13 +88,24 @@ fn carrier(address: &str) -> (mpsc::UnboundedSender<Vec<MemberMessage>>, Carrier
 
 /// Starts a carrier that knows these members, and this address of member 2 from its settings.
 fn carrier_of(address: &str, members: Membership) -> (mpsc::UnboundedSender<Vec<MemberMessage>>, Carrier) {
+    let (give, carrier, _) = carrier_and_map(address, members);
+    (give, carrier)
+}
+
+/// The same, with what returns where member 2 has proved to be.
+fn carrier_and_map(
+    address: &str,
+    members: Membership,
+) -> (mpsc::UnboundedSender<Vec<MemberMessage>>, Carrier, impl Fn() -> Option<Arc<str>>) {
     let (give, outgoing) = mpsc::unbounded_channel();
     let member = Arc::new(Given { outgoing: tokio::sync::Mutex::new(outgoing), members });
     let addresses = BTreeMap::from([(1, "http://127.0.0.1:1".into()), (2, address.into())]);
     let map = ClusterMap { cluster: "c".into(), member: 1, addresses, reached: Reached::default() };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let clocks = Arc::new(MemberClocks::new(Arc::clone(&clock)));
-    (give, Carrier::start(member, &map, Signer::new(secret(), "c/1", clock), clocks).expect("a client"))
+    let of_map = Arc::clone(&member);
+    let carrier = Carrier::start(member, &map, Signer::new(secret(), "c/1", clock), clocks).expect("a client");
+    (give, carrier, move || map.proved_address(2, &*of_map))
 }
 
 /// Serves as member 2 of an earlier version, which reads no heads, and hands on what it is sent.
@@ -145,6 +156,60 @@ async fn a_member_is_sent_messages_where_the_settings_say_when_it_is_not_where_w
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let (give, _carrier) = carrier_of(&format!("http://{}", listener.local_addr().expect("an address")), members);
     comes(&give, serve(listener).await).await;
+}
+
+/// Serves at an address as whatever answers any call with 204.
+async fn stranger() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let router = Router::new().fallback(async || StatusCode::NO_CONTENT);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+/// Serves as member 2, which proves with its answers that it has the secret.
+async fn serve_and_prove() -> (String, mpsc::UnboundedReceiver<Envelope>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let (taken, sent) = mpsc::unbounded_channel();
+    let gate = Arc::new(Gate::new(secret(), Some("c/2")));
+    let take = async move |method: Method, headers: HeaderMap, body: Bytes| match gate.take(
+        &method,
+        MESSAGES_PATH,
+        &headers,
+    ) {
+        Ok(_) => {
+            taken.send(Envelope::decode(body).expect("an envelope")).expect("the test listens");
+            (StatusCode::NO_CONTENT, [(PROOF, gate.proof(&headers[HEAD]))])
+        }
+        Err(_) => (StatusCode::UNAUTHORIZED, [(OPENING, gate.opening())]),
+    };
+    let router = Router::new().route(MESSAGES_PATH, post(take));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (address, sent)
+}
+
+#[tokio::test]
+async fn a_member_is_where_it_proves_that_it_has_the_secret_and_nowhere_else() {
+    let (address, sent) = serve_and_prove().await;
+    let mut members = Membership { version: PROVED_ANSWERS, ..Membership::founded(&[1, 2]) };
+    // The others have not agreed yet that it is elsewhere, as far as this one knows.
+    members.seats.get_mut(&2).expect("a member").address = Some(stranger().await);
+    let (give, _carrier, proved) = carrier_and_map(&address, members.clone());
+    assert_eq!(proved(), None);
+    comes(&give, sent).await;
+    let noted = async {
+        while proved().as_deref() != Some(&*address) {
+            assert_eq!(proved(), None, "it is nowhere else");
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, noted).await.expect("it is known where the member is");
+    // An earlier version proves nothing.
+    members.version = PROVED_ANSWERS - 1;
+    let agreed = members.seats[&2].address.clone();
+    let (_give, _carrier, taken_for) = carrier_and_map(&address, members);
+    assert_eq!(taken_for().as_deref(), agreed.as_deref());
 }
 
 /// Sends messages until one comes.

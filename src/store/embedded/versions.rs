@@ -18,6 +18,7 @@
 //! |         | members say of their sums                                                                |
 //! | 7       | a member that differs asks its leader for the whole state                                |
 //! | 7       | that a member does not stand for election                                                |
+//! |         | answers to messages that prove that the member has the secret                            |
 //!
 //! A member with version 2 reads the members of version 3, and leaves out what it does not know: a group all of whose
 //! members went back to version 2 may have forgotten its version and, but for their seals, its identity. Once all know

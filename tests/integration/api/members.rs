@@ -175,7 +175,7 @@ impl Process {
     }
 
     /// Serves with a manager of its own from now on.
-    fn take_office(&self) -> Manager {
+    pub(super) fn take_office(&self) -> Manager {
         let mark = self.store.mark();
         let manager = Manager::start(Arc::clone(&self.store), clock(), ManagerConfig::default());
         let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
@@ -195,7 +195,7 @@ impl Process {
     }
 
     /// Says who leads in this member's view.
-    fn sees(&self, term: u64, leader: Option<u64>) {
+    pub(super) fn sees(&self, term: u64, leader: Option<u64>) {
         let leads = leader == Some(self.puppet.number);
         self.puppet.standing.send_replace(Standing {
             term,
