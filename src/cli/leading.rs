@@ -22,7 +22,7 @@ const HANDED_OVER_WITHIN: Duration = Duration::from_millis(2_500);
 const AGAIN_AFTER: Duration = Duration::from_millis(1_200);
 
 /// When to hand over the lead to the next member after one that does not take it.
-const NEXT_AFTER: Duration = Duration::from_millis(50);
+const NEXT_AFTER: Duration = Duration::from_millis(100);
 
 /// How often a leader that goes on from a time that is far ahead of its clock looks whether that is wrong.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);

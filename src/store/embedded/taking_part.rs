@@ -85,7 +85,7 @@ impl Engine {
         if let Some((to, callers)) = hand_over {
             let is_able = |number| exchange.others(|others| others.may_take_lead(number)).unwrap_or_default();
             if !member.hand_over(to, is_able) && member.position().is_leader {
-                tracing::warn!(?to, "no member can take the lead: this one leads on");
+                tracing::debug!(?to, "no member can take the lead: this one leads on");
             }
             exchange.hands_over(callers);
         }
