@@ -301,9 +301,9 @@ impl Manager {
         let by = Some(self.shared.clock.behind_written()).filter(|by| *by >= WORTH_SAYING)?;
         Some(format!(
             "the store has times up to {}, {} ahead of this machine's clock: either this clock is wrong now, and is to \
-             be set right, or the one that has written them was. A schedule whose `next_due_at` is as far ahead performs \
-             nothing until then; where this clock is right, unless it is put with another period and then with its own \
-             again",
+             be set right, or the one that has written them was. A schedule whose `next_due_at` is as far ahead \
+             performs nothing until then; where this clock is right, unless it is put with another period and then \
+             with its own again",
             self.shared.clock.now().plus(by),
             in_words(by)
         ))
