@@ -227,9 +227,9 @@ impl Route {
             elsewhere = if at == 0 { None } else { elsewhere.or_else(|| Some(Instant::now())) };
             let target = &self.targets[at];
             match sent {
-                Ok(()) => {
+                Ok(is_proved) => {
                     metrics::counter!("leasehold_member_messages_total", "outcome" => "sent").increment(count);
-                    self.map.reached.is_at(self.to, &target.address);
+                    self.map.reached.is_at(self.to, &target.address, is_proved);
                     if is_cut_off {
                         info!(member = self.to, address = %target.url.authority(), "the member is reached again");
                     }
@@ -248,8 +248,9 @@ impl Route {
         }
     }
 
-    /// Makes one call with these messages.
-    async fn send(&self, target: &Target, messages: Vec<Bytes>) -> Result<(), String> {
+    /// Makes one call with these messages. Returns whether the member has proved with its answer that it has the
+    /// secret.
+    async fn send(&self, target: &Target, messages: Vec<Bytes>) -> Result<bool, String> {
         let cluster = self.map.cluster.to_string();
         let body = Envelope { cluster, from: self.map.member, to: self.to, messages }.encode();
         let (least, for_each_mib) = TIMEOUT;
@@ -265,10 +266,12 @@ impl Route {
             body: &body,
             may_be_earlier: may_be_earlier(&*self.member, self.to),
         };
+        // It may say so while the call is under way that is signed as before, to which nothing is proved.
+        let proves = proves_answers(&*self.member, self.to);
         let asked = self.clocks.moment();
         let (answer, is_proved) = self.signer.call_and_prove(&call, send).await.map_err(|error| cause(&error))?;
         let (status, clock) = (answer.status(), clock_of(answer.headers()));
-        let is_taken = status == StatusCode::NO_CONTENT && (is_proved || !proves_answers(&*self.member, self.to));
+        let is_taken = status == StatusCode::NO_CONTENT && (is_proved || !proves);
         if !is_taken && !status.is_server_error() {
             self.map.reached.is_not_at(self.to, &target.address);
         }
@@ -279,7 +282,7 @@ impl Route {
         let said = answer.bytes().await.map_err(|error| cause(&error))?;
         match status {
             // What else is at this address may answer anything with 200.
-            StatusCode::NO_CONTENT if is_taken => Ok(()),
+            StatusCode::NO_CONTENT if is_taken => Ok(is_proved),
             StatusCode::NO_CONTENT => Err("what answers there does not have the `--cluster-secret`".to_owned()),
             StatusCode::UNAUTHORIZED => Err("it has another `--cluster-secret`, or its clock differs".to_owned()),
             StatusCode::NOT_FOUND => Err("there is no member of a cluster at this address".to_owned()),

@@ -30,15 +30,17 @@ pub struct Reached(Arc<Mutex<BTreeMap<u64, At>>>);
 struct At {
     address: Arc<str>,
     since: Instant,
+    /// Whether it has proved there that it has the secret.
+    is_proved: bool,
 }
 
 /// For how long a member that was reached somewhere is taken to be there. Messages go to it at least once a second.
 const STAYS: Duration = Duration::from_secs(10);
 
 impl Reached {
-    /// Takes note of where a member was reached.
-    pub(super) fn is_at(&self, member: u64, address: &Arc<str>) {
-        self.0.lock().insert(member, At { address: Arc::clone(address), since: Instant::now() });
+    /// Takes note of where a member was reached, and whether it has proved there that it has the secret.
+    pub(super) fn is_at(&self, member: u64, address: &Arc<str>, is_proved: bool) {
+        self.0.lock().insert(member, At { address: Arc::clone(address), since: Instant::now(), is_proved });
     }
 
     /// Takes note of that something else than a member answers at this address.
@@ -50,10 +52,11 @@ impl Reached {
         self.0.lock().get(&member).map(|at| Arc::clone(&at.address))
     }
 
-    /// Returns where a member was reached of late.
-    fn lately(&self, member: u64) -> Option<Arc<str>> {
+    /// Returns where a member has proved of late that it has the secret.
+    fn proved_lately(&self, member: u64) -> Option<Arc<str>> {
         let reached = self.0.lock();
-        reached.get(&member).filter(|at| at.since.elapsed() <= STAYS).map(|at| Arc::clone(&at.address))
+        let at = reached.get(&member).filter(|at| at.is_proved && at.since.elapsed() <= STAYS);
+        at.map(|at| Arc::clone(&at.address))
     }
 }
 
@@ -126,15 +129,20 @@ impl ClusterMap {
 
     /// Returns where another member is, for what nobody else may read, as the token of a client: where it has proved of
     /// late that it has the secret; `None` where it has not yet. What the members have agreed on, as far as this one
-    /// knows, and what the settings say may be addresses that others have by now. A version that proves nothing is
-    /// taken to be at its [`address`](Self::address).
+    /// knows, and what the settings say may be addresses that others have by now. A member that says to have a version
+    /// that proves nothing is taken to be at its [`address`](Self::address), as is one that was not heard of in a group
+    /// that may have versions which do not say so.
     #[must_use]
     pub fn proved_address(&self, other: u64, member: &dyn Member) -> Option<Arc<str>> {
         let members = Arc::clone(&member.members().borrow());
-        if !proves_answers(member, other) {
+        let may_be_earlier = match member.heard().get(&other) {
+            Some(heard) => heard.knows < PROVED_ANSWERS,
+            None => members.version < SIGNED_HEADS,
+        };
+        if may_be_earlier {
             return self.address(other, &members);
         }
-        let reached = self.reached.lately(other);
+        let reached = self.reached.proved_lately(other);
         reached.filter(|reached| self.addresses_of(other, &members).any(|address| *address == **reached))
     }
 
@@ -163,7 +171,7 @@ mod tests {
             assert_eq!(map.address(1, &members).as_deref(), Some(agreed));
         }
         for (reached, address) in [("http://a", "http://a"), ("http://elsewhere", "http://c")] {
-            map.reached.is_at(1, &Arc::from(reached));
+            map.reached.is_at(1, &Arc::from(reached), false);
             assert_eq!(map.address(1, &members).as_deref(), Some(address));
         }
         assert_eq!(map.address(3, &members), None);

@@ -15,7 +15,7 @@ use super::*;
 use crate::clock::{Clock, MemberClocks, SystemClock};
 use crate::peers::{Gate, HEAD, OPENING, PROOF, PeerSecret, Reached};
 use crate::store::waiting::MOST_WAITING_BYTES;
-use crate::store::{ChangeError, Heard, Hindrance, MemberChange, PROVED_ANSWERS, Standing, Unequal};
+use crate::store::{ChangeError, Heard, Hindrance, MemberChange, PROVED_ANSWERS, SIGNED_HEADS, Standing, Unequal};
 
 /// How long anything that is waited for may take.
 const SOON: Duration = Duration::from_secs(20);
@@ -205,8 +205,8 @@ async fn a_member_is_where_it_proves_that_it_has_the_secret_and_nowhere_else() {
         }
     };
     timeout(SOON, noted).await.expect("it is known where the member is");
-    // An earlier version proves nothing.
-    members.version = PROVED_ANSWERS - 1;
+    // A version that does not say so proves nothing.
+    members.version = SIGNED_HEADS - 1;
     let agreed = members.seats[&2].address.clone();
     let (_give, _carrier, taken_for) = carrier_and_map(&address, members);
     assert_eq!(taken_for().as_deref(), agreed.as_deref());

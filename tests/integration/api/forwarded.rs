@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::store::PROVED_ANSWERS;
+use leasehold::store::{PROVED_ANSWERS, SIGNED_HEADS};
 use leasehold::wire::SubmitJob;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -15,20 +15,23 @@ use super::server::SOON;
 async fn a_token_is_sent_to_no_address_where_nobody_has_proved_to_be_the_member() {
     let stranger = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = format!("http://{}", stranger.local_addr().expect("an address"));
-    let [_other, member] = pair(&address).await;
-    member.agrees_on(PROVED_ANSWERS);
-    member.sees(1, Some(3));
-    let client = member.client();
-    let calling = tokio::spawn(async move { client.submit(&SubmitJob::new("q", "k")).await });
-    let come = timeout(Duration::from_millis(300), stranger.accept()).await;
-    assert!(come.is_err(), "who listens at the former address of the leader hears of no call");
-    let _manager = member.take_office();
-    member.sees(2, Some(2));
-    calling.await.expect("no panic").expect("it has waited for a leader that is known");
+    // A new group agrees on the later ones only after a while.
+    for agreed in [PROVED_ANSWERS, SIGNED_HEADS] {
+        let [_other, member] = pair(&address).await;
+        member.agrees_on(agreed);
+        member.sees(1, Some(3));
+        let client = member.client();
+        let calling = tokio::spawn(async move { client.submit(&SubmitJob::new("q", "k")).await });
+        let come = timeout(Duration::from_millis(300), stranger.accept()).await;
+        assert!(come.is_err(), "who listens at the former address of the leader hears of no call");
+        let _manager = member.take_office();
+        member.sees(2, Some(2));
+        calling.await.expect("no panic").expect("it has waited for a leader that is known");
+    }
 
-    // A member of an earlier version proves nothing, and is called where it is by the settings.
+    // A version that does not say so proves nothing, and its member is called where it is by the settings.
     let [_other, member] = pair(&address).await;
-    member.agrees_on(PROVED_ANSWERS - 1);
+    member.agrees_on(SIGNED_HEADS - 1);
     member.sees(1, Some(3));
     let client = member.client();
     let calling = tokio::spawn(async move { client.job("a").await });
