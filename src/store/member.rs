@@ -186,7 +186,10 @@ impl Unequal {
         Some(match (self.is_certain, self.members.len()) {
             (false, _) => format!("the states of members {numbers} differ, and it is not certain which is right"),
             (true, 1) => {
-                format!("the state of member {numbers} is not that of the others: `leasehold cluster replace {first}`")
+                format!(
+                    "the state of member {numbers} is not that of the others: where it does not get theirs by itself \
+                     within minutes, `leasehold cluster replace {first}`"
+                )
             }
             (true, _) => format!(
                 "the states of members {numbers} are not those of the others: `leasehold cluster replace {first}`, and \
@@ -291,7 +294,11 @@ mod tests {
             Unequal { members: members.iter().copied().collect(), is_certain }.reason().unwrap_or_default()
         };
         assert_eq!(said(&[], true), "");
-        assert_eq!(said(&[2], true), "the state of member 2 is not that of the others: `leasehold cluster replace 2`");
+        assert_eq!(
+            said(&[2], true),
+            "the state of member 2 is not that of the others: where it does not get theirs by itself within minutes, \
+             `leasehold cluster replace 2`"
+        );
         assert_eq!(
             said(&[1, 2], true),
             "the states of members 1, 2 are not those of the others: `leasehold cluster replace 1`, and then the same \

@@ -92,6 +92,10 @@ pub(super) fn receive(engine: &Engine, exchange: &Exchange, options: &EmbeddedOp
                 }
             }
             Err(GivenUp::Closed) => return Ok(()),
+            Err(why) if !lags && !matches!(why, GivenUp::Gone | GivenUp::Unwanted) => {
+                tracing::warn!(%why, "this member was not rebuilt; that is tried again, later each time");
+                exchange.equality.lock().rest(Instant::now());
+            }
             Err(why) => tracing::warn!(%why, "the state of the other member was not received"),
         }
         exchange.receives(None);
@@ -193,8 +197,11 @@ impl Receiving<'_> {
                 };
                 ingestion.write(key, value)?;
                 if let Some(lent) = &mut self.lent {
-                    let own = self.engine.disk.keyspaces()[usize::from(number)].get(key)?;
-                    lent.add(number, key, value, own.as_deref()).map_err(|why| GivenUp::Wrong(why.0))?;
+                    let own = &self.engine.disk.keyspaces()[usize::from(number)];
+                    let own = lent.asks_for_own(number).then(|| own.get(key)).transpose();
+                    // What cannot be read may be what differs.
+                    let own = own.as_ref().map_or(Some(&[][..]), |own| own.as_ref().and_then(Option::as_deref));
+                    lent.add(number, key, value, own).map_err(|why| GivenUp::Wrong(why.0))?;
                 }
                 last = Some(key.to_vec());
             }

@@ -59,6 +59,10 @@ impl SaidSum {
 /// For so long the leader says its sum for a member that waits to compare, where nothing else is written.
 const MOST_WAITING: Duration = Duration::from_secs(600);
 
+/// How long a member rests after the first rebuild that failed, and at most.
+const FIRST_REST: Duration = Duration::from_secs(60);
+const LONGEST_REST: Duration = Duration::from_secs(3_600);
+
 /// How long a member waits for the sums of others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits {
@@ -89,6 +93,8 @@ pub(crate) struct Equality {
     alone: Option<Alone>,
     /// The entry for which it was last decided whether it is rebuilt, and whether it is.
     decided: Option<(u64, bool)>,
+    /// Until when no rebuild is tried after some that have failed, and how long the last such rest was.
+    rest: Option<(Instant, Duration)>,
 }
 
 /// What shows that a member alone differs from all others.
@@ -151,6 +157,17 @@ impl Equality {
             (None, _) => None,
         };
         self.wanted().is_some()
+    }
+
+    /// Takes note of that a rebuild has failed: the next one waits twice as long as it did, up to an hour.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        let rest = self.rest.map_or(FIRST_REST, |(_, last)| (2 * last).min(LONGEST_REST));
+        self.rest = Some((now + rest, rest));
+    }
+
+    /// Returns whether no rebuild is tried for now.
+    pub(crate) fn rests(&self, now: Instant) -> bool {
+        self.rest.is_some_and(|(until, _)| now < until)
     }
 
     /// Returns why this member is to be rebuilt, where it is.
@@ -293,6 +310,17 @@ mod tests {
         again.begin(true);
         assert!(!again.wants_state(true, |_| true), "it has begun with another state");
         wants
+    }
+
+    #[test]
+    fn after_a_rebuild_that_failed_the_next_ones_wait_longer_each_time() {
+        let (mut equality, mut now) = (Equality::default(), Instant::now());
+        assert!(!equality.rests(now));
+        for rest in [60, 120, 240, 480, 960, 1_920, 3_600, 3_600] {
+            equality.rest(now);
+            now += Duration::from_secs(rest);
+            assert!(equality.rests(now - Duration::from_secs(1)) && !equality.rests(now), "{rest} s");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use super::super::engine::Engine;
 use super::super::error::Corrupt;
@@ -32,6 +32,9 @@ use crate::store::{Member as _, StoreError};
 const KEYSPACES: [&str; 10] =
     ["live", "done", "recent", "blocks", "bodies", "records", "schedules", "schedules_due", "schedules_owners", "meta"];
 
+/// The keyspaces before this one have documents with versions, or what is not compared.
+const WITH_VERSIONS: u8 = 7;
+
 /// How many documents are kept that differ, and how many bytes of each.
 const MOST_DIFFERING: usize = 64;
 const KEPT_BYTES: usize = 4 << 10;
@@ -48,7 +51,13 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Takes note of what the state has under a key, where `own` is what this member has there.
+    /// Returns whether it is to be known what this member has under a key of this keyspace.
+    pub(crate) fn asks_for_own(&self, number: u8) -> bool {
+        self.documents.len() < MOST_DIFFERING && number < WITH_VERSIONS
+    }
+
+    /// Takes note of what the state has under a key, where `own` is what this member has there: nothing in the place of
+    /// what cannot be read.
     ///
     /// # Errors
     /// [`Corrupt`] when it is no document.
@@ -56,7 +65,7 @@ impl Lent {
         let keyspace = KEYSPACES[usize::from(number)];
         let Some(sum) = Sum::of_stored(keyspace, key, value)? else { return Ok(()) };
         self.sum += sum;
-        let differs = own.filter(|own| *own != value && self.documents.len() < MOST_DIFFERING);
+        let differs = own.filter(|own| *own != value);
         if let Some(own) = differs.filter(|own| is_same_version(keyspace, key, own, value)) {
             let text = |bytes: &[u8]| hex(&bytes[..bytes.len().min(KEPT_BYTES)]);
             let (keyspace, key) = (keyspace.to_owned(), key.escape_ascii().to_string());
@@ -117,7 +126,7 @@ impl Engine {
         {
             let mut equality = exchange.equality.lock();
             let may = |entry| leader.is_some() && may_be_rebuilt(self.disk.directory.path(), entry);
-            if !equality.wants_state(leader.is_some(), may) {
+            if equality.rests(Instant::now()) || !equality.wants_state(leader.is_some(), may) {
                 return;
             }
         }
@@ -145,7 +154,7 @@ impl Engine {
         if 2 * others <= voters.len() {
             return;
         }
-        if let Some(word) = exchange.offers.lend(to, at_least, member.position().term) {
+        if let Some(word) = exchange.offers.lend(to, at_least.max(1), member.position().term) {
             exchange.say(to, &word);
         }
     }
@@ -156,9 +165,18 @@ impl Engine {
         let alone = exchange.equality.lock().wanted().cloned()?;
         let is_of_leader = {
             let member = self.member.lock();
-            member.position().leader == Some(from) && member.has(offer.last)
+            // The leader has applied it, and this one has the entries up to what was committed in its log.
+            let position = member.position();
+            position.leader == Some(from) && offer.last.number <= position.committed
         };
         if !is_of_leader || !self.log.lock().hold(Some(offer.last.number + 1)) {
+            tracing::info!(from, entry = offer.last.number, "a state is not taken: the log does not go on behind it");
+            self.log.lock().hold(None);
+            return None;
+        }
+        if !self.has_room_beside() {
+            tracing::warn!("there is no room for another state beside that of this member, which alone differs");
+            exchange.equality.lock().rest(Instant::now());
             self.log.lock().hold(None);
             return None;
         }
@@ -169,6 +187,12 @@ impl Engine {
             "the state of this member alone differs from that of all others: it is rebuilt with that of the leader"
         );
         Some(Lent { alone, sum: Sum::default(), documents: Vec::new() })
+    }
+
+    /// Returns whether there is room for a state beside the own one, which is about as large.
+    fn has_room_beside(&self) -> bool {
+        let own: u64 = self.disk.keyspaces().iter().map(|keyspace| keyspace.disk_space()).sum();
+        self.disk.directory.has_room_for(own + own / 10 + self.published.read().unflushed.bytes)
     }
 
     /// Returns whether a state that is received in the place of the own one is still wanted.
@@ -195,17 +219,18 @@ impl Engine {
         let Lent { alone, documents, .. } = lent;
         let sums = alone.sums.iter().map(|(number, sum)| (*number, format!("{:032x}", sum.0))).collect();
         let rebuild = Rebuild { at: now(), compared: alone.entry, sums, from, last: offer.last, documents };
-        // Before anything is replaced: it is not done twice in a day, whatever becomes of this.
         let directory = &self.disk.directory;
-        let rebuilds = Rebuilds::read(directory.path()).map_err(|why| why.to_string());
-        if let Err(why) = rebuilds.and_then(|all| all.add(rebuild, directory).map_err(|error| error.to_string())) {
-            tracing::error!(%why, "it cannot be written why this member is to be rebuilt: it is left as it is");
-            return Ok(false);
-        }
         {
             let member = self.member.lock();
             let position = member.position();
             if position.is_leader || position.leader != Some(from) {
+                return Ok(false);
+            }
+            // Before anything is replaced: it is not done twice in a day.
+            let rebuilds = Rebuilds::read(directory.path()).map_err(|why| why.to_string());
+            if let Err(why) = rebuilds.and_then(|all| all.add(rebuild, directory).map_err(|error| error.to_string())) {
+                tracing::error!(%why, "it cannot be written why this member is to be rebuilt: it is left as it is");
+                exchange.equality.lock().rest(Instant::now());
                 return Ok(false);
             }
             self.gives_way.store(true, Ordering::Release);
