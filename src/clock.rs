@@ -188,6 +188,12 @@ pub trait Clock: Send + Sync + 'static {
     /// Returns the current time.
     fn now(&self) -> Timestamp;
 
+    /// Returns the clock by which this one goes, which answers what this one does not answer itself: how far off the
+    /// time is, and how it was set.
+    fn goes_by(&self) -> Option<&dyn Clock> {
+        None
+    }
+
     /// Returns the time by the wall clock of the machine, also where this clock does not follow that.
     fn wall(&self) -> Timestamp {
         self.now()
@@ -198,34 +204,34 @@ pub trait Clock: Send + Sync + 'static {
 
     /// Returns how far this clock may be from the store's; `None` when nobody compares the two.
     fn offset(&self) -> Option<Offset> {
-        None
+        self.goes_by()?.offset()
     }
 
     /// Returns by how much the machine's clock was set back, while this one waits for it.
     fn set_back_by(&self) -> Duration {
-        Duration::ZERO
+        self.goes_by().map_or(Duration::ZERO, |clock| clock.set_back_by())
     }
 
     /// Returns by how much this clock is ahead of the machine's, since it goes on from later times that others have
     /// written; it goes at half the speed of the machine's until that has caught up.
     fn ahead_of_machine(&self) -> Duration {
-        Duration::ZERO
+        self.goes_by().map_or(Duration::ZERO, |clock| clock.ahead_of_machine())
     }
 
     /// Returns by how much this clock is behind the latest time that was written by a clock that was wrong then.
     fn behind_written(&self) -> Duration {
-        Duration::ZERO
+        self.goes_by().map_or(Duration::ZERO, |clock| clock.behind_written())
     }
 
     /// Returns the latest time that this clock has shown before it went back; [`Timestamp::MIN`] if it never did.
     fn went_back_from(&self) -> Timestamp {
-        Timestamp::MIN
+        self.goes_by().map_or(Timestamp::MIN, |clock| clock.went_back_from())
     }
 
     /// Returns what is certainly wrong between this clock and those of other members of a group; `None` when nobody
     /// compares them.
     fn disagreement(&self) -> Option<String> {
-        None
+        self.goes_by()?.disagreement()
     }
 
     /// Returns how much awake time has passed at which times by this clock: all of it, where nobody counts it.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{Clock, Offset, Timestamp, millis, signed_millis};
+use super::{Clock, Timestamp, millis, signed_millis};
 
 /// How often the counter is moved on.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -353,32 +353,12 @@ fn count(clock: &Weak<AwakeClock>) {
 }
 
 impl Clock for AwakeClock {
+    fn goes_by(&self) -> Option<&dyn Clock> {
+        Some(&*self.clock)
+    }
+
     fn now(&self) -> Timestamp {
         self.clock.now()
-    }
-
-    fn disagreement(&self) -> Option<String> {
-        self.clock.disagreement()
-    }
-
-    fn went_back_from(&self) -> Timestamp {
-        self.clock.went_back_from()
-    }
-
-    fn set_back_by(&self) -> Duration {
-        self.clock.set_back_by()
-    }
-
-    fn ahead_of_machine(&self) -> Duration {
-        self.clock.ahead_of_machine()
-    }
-
-    fn behind_written(&self) -> Duration {
-        self.clock.behind_written()
-    }
-
-    fn offset(&self) -> Option<Offset> {
-        self.clock.offset()
     }
 
     /// Returns the awake time up to the last tick, or up to now where the clock was just set back: what it shows since

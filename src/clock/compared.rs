@@ -99,28 +99,16 @@ impl Reading {
 }
 
 impl Clock for ComparedClock {
+    fn goes_by(&self) -> Option<&dyn Clock> {
+        Some(&*self.clock)
+    }
+
     fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
     fn awake(&self) -> AwakeTime {
         self.clock.awake()
-    }
-
-    fn disagreement(&self) -> Option<String> {
-        self.clock.disagreement()
-    }
-
-    fn went_back_from(&self) -> Timestamp {
-        self.clock.went_back_from()
-    }
-
-    fn set_back_by(&self) -> Duration {
-        self.clock.set_back_by()
-    }
-
-    fn ahead_of_machine(&self) -> Duration {
-        self.clock.ahead_of_machine()
     }
 
     fn offset(&self) -> Option<Offset> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Clock, Offset, Timestamp};
+use super::{Clock, Timestamp};
 
 /// A machine's clock that never shows less than a time that was written before.
 ///
@@ -61,6 +61,10 @@ impl ContinuedClock {
 }
 
 impl Clock for ContinuedClock {
+    fn goes_by(&self) -> Option<&dyn Clock> {
+        Some(&*self.clock)
+    }
+
     fn now(&self) -> Timestamp {
         let mut floor = self.floor.lock();
         let passed = (self.monotonic)().saturating_duration_since(floor.1);
@@ -70,14 +74,6 @@ impl Clock for ContinuedClock {
             floor.0 = Timestamp::MIN;
         }
         now.max(least)
-    }
-
-    fn disagreement(&self) -> Option<String> {
-        self.clock.disagreement()
-    }
-
-    fn set_back_by(&self) -> Duration {
-        self.clock.set_back_by()
     }
 
     fn ahead_of_machine(&self) -> Duration {
@@ -90,10 +86,6 @@ impl Clock for ContinuedClock {
 
     fn went_back_from(&self) -> Timestamp {
         self.clock.went_back_from().max(*self.highest.lock())
-    }
-
-    fn offset(&self) -> Option<Offset> {
-        self.clock.offset()
     }
 }
 

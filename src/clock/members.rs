@@ -287,28 +287,16 @@ impl MemberClock {
 }
 
 impl Clock for MemberClock {
+    fn goes_by(&self) -> Option<&dyn Clock> {
+        Some(&*self.clock)
+    }
+
     fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
     fn offset(&self) -> Option<Offset> {
         (self.is_far_off)(self.now()).then_some(Offset::FAR).or_else(|| self.clock.offset())
-    }
-
-    fn went_back_from(&self) -> Timestamp {
-        self.clock.went_back_from()
-    }
-
-    fn set_back_by(&self) -> Duration {
-        self.clock.set_back_by()
-    }
-
-    fn ahead_of_machine(&self) -> Duration {
-        self.clock.ahead_of_machine()
-    }
-
-    fn behind_written(&self) -> Duration {
-        self.clock.behind_written()
     }
 
     fn awake(&self) -> AwakeTime {
