@@ -9,7 +9,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use metrics::Label;
+use metrics::{Label, gauge};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::job::{EventName, OrphanPolicy};
@@ -278,6 +278,20 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_store_bodies_left_total", Counter,
         "Payloads and results that could not be removed and that no job refers to"),
 ];
+
+/// Records what a manager finds when its metrics are read: how many claims wait, whether its clock is off, and whether
+/// the store is out of order and has stopped.
+pub(super) fn record_manager(waiting: usize, clock_is_off: bool, (is_out_of_order, has_stopped): (bool, bool)) {
+    gauge!("leasehold_claims_waiting").set(waiting as f64);
+    gauge!("leasehold_clock_off").set(flag(clock_is_off));
+    gauge!("leasehold_store_out_of_order").set(flag(is_out_of_order));
+    gauge!("leasehold_store_stopped").set(flag(has_stopped));
+}
+
+/// Returns the value of a gauge that is raised or not.
+pub(super) const fn flag(is_raised: bool) -> f64 {
+    if is_raised { 1.0 } else { 0.0 }
+}
 
 /// Starts to record the process's metrics and returns the handle to read them. A process has one recorder: another call
 /// returns the same handle.

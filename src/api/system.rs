@@ -11,6 +11,7 @@ use super::call::{Answer, Call, Read};
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use super::json::{ok, with_body};
+use super::metrics::record_manager;
 use super::queue_metrics::of_queues;
 use super::schedule_metrics::of_schedules;
 use crate::store::{Hang, StoreError};
@@ -106,11 +107,8 @@ pub(crate) async fn me(call: Call<Read>, headers: HeaderMap, query: Query) -> An
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain")))]
 pub(crate) async fn metrics(call: Call<Read>) -> Response {
     let manager = &call.app.manager;
-    let flag = |is_raised: bool| if is_raised { 1.0 } else { 0.0 };
-    ::metrics::gauge!("leasehold_claims_waiting").set(manager.waiting_claims() as f64);
-    ::metrics::gauge!("leasehold_clock_off").set(flag(manager.clock_is_off().is_some()));
-    ::metrics::gauge!("leasehold_store_out_of_order").set(flag(manager.out_of_order().is_some()));
-    ::metrics::gauge!("leasehold_store_stopped").set(flag(manager.stopped().is_some()));
+    let store = (manager.out_of_order().is_some(), manager.stopped().is_some());
+    record_manager(manager.waiting_claims(), manager.clock_is_off().is_some(), store);
     let mut text = call.app.metrics.render();
     if let Some(survey) = manager.survey().latest {
         text += &of_queues(&manager.surveyed_queues(), survey.at, &manager.workers_by_queue());

@@ -3,10 +3,11 @@
 use metrics::{counter, gauge};
 use tokio::sync::watch;
 
+use crate::api::metrics::{flag, record_manager};
 use crate::clock::ClocksSeen;
 use crate::store::{Standing, Store};
 
-/// Records where the member stands, and what it knows of the members' clocks, for whoever reads the metrics now.
+/// Records where the member stands, and what it knows about the members' clocks, for the metrics that are read now.
 pub(super) fn record(standing: &Standing, clocks: &ClocksSeen, members: impl Iterator<Item = u64>) {
     let Standing { term, leads, applied, committed, .. } = *standing;
     gauge!("leasehold_member_term").set(term as f64);
@@ -26,18 +27,7 @@ pub(super) fn record(standing: &Standing, clocks: &ClocksSeen, members: impl Ite
 
 /// Records what a member finds that has no manager, in the gauges that its manager has set while it had one.
 pub(super) fn record_without_manager(store: &dyn Store) {
-    record_of_store(store.out_of_order().is_some(), store.stopped().is_some());
-}
-
-fn record_of_store(is_out_of_order: bool, has_stopped: bool) {
-    gauge!("leasehold_claims_waiting").set(0.0);
-    gauge!("leasehold_clock_off").set(0.0);
-    gauge!("leasehold_store_out_of_order").set(flag(is_out_of_order));
-    gauge!("leasehold_store_stopped").set(flag(has_stopped));
-}
-
-const fn flag(is_raised: bool) -> f64 {
-    if is_raised { 1.0 } else { 0.0 }
+    record_manager(0, false, (store.out_of_order().is_some(), store.stopped().is_some()));
 }
 
 /// Counts the leaders that follow one another, until the store is closed.
@@ -73,7 +63,7 @@ mod tests {
             "leasehold_store_stopped",
         ];
         of_manager.iter().for_each(|name| gauge!(*name).set(1.0));
-        record_of_store(false, true);
+        record_manager(0, false, (false, true));
         let said = recorder.handle().render();
         for name in of_manager {
             let value = u8::from(name == "leasehold_store_stopped");

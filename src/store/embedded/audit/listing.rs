@@ -29,7 +29,7 @@ impl Listing {
         Self { folder, found: Mutex::default() }
     }
 
-    /// Returns the folder.
+    /// Returns the folder that has the files.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
