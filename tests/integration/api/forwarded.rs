@@ -15,10 +15,13 @@ use super::server::SOON;
 async fn a_token_is_sent_to_no_address_where_nobody_has_proved_to_be_the_member() {
     let stranger = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = format!("http://{}", stranger.local_addr().expect("an address"));
-    // A new group agrees on the later ones only after a while.
-    for agreed in [PROVED_ANSWERS, SIGNED_HEADS] {
+    // A new group agrees on the later ones only after a while, in which a member that starts has heard of nobody.
+    for (agreed, is_heard) in [(PROVED_ANSWERS, true), (PROVED_ANSWERS, false), (SIGNED_HEADS, false)] {
         let [_other, member] = pair(&address).await;
         member.agrees_on(agreed);
+        if !is_heard {
+            member.hears_nobody();
+        }
         member.sees(1, Some(3));
         let client = member.client();
         let calling = tokio::spawn(async move { client.submit(&SubmitJob::new("q", "k")).await });

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -43,6 +43,8 @@ pub(super) struct Puppet {
     pub(super) number: u64,
     /// The version of the exchange that all members know.
     version: AtomicU32,
+    /// Whether the others have said which version they know.
+    is_heard: AtomicBool,
     standing: watch::Sender<Standing>,
     pub(super) received: Mutex<Vec<MemberMessage>>,
 }
@@ -61,7 +63,9 @@ impl Member for Puppet {
     fn heard(&self) -> BTreeMap<u64, Heard> {
         let heard =
             Heard { ago: Duration::ZERO, knows: self.version.load(Ordering::Relaxed), last: 0, declines: false };
-        [1, 2, 3].into_iter().filter(|number| *number != self.number).map(|number| (number, heard)).collect()
+        let others =
+            [1, 2, 3].into_iter().filter(|number| *number != self.number && self.is_heard.load(Ordering::Relaxed));
+        others.map(|number| (number, heard)).collect()
     }
 
     fn unequal(&self) -> Unequal {
@@ -151,7 +155,8 @@ impl Process {
         let store = Measured::around(Arc::new(store));
         let standing = watch::Sender::new(Standing::default());
         let version = AtomicU32::new(SIGNED_HEADS);
-        let puppet = Arc::new(Puppet { number: map.member, version, standing, received: Mutex::default() });
+        let is_heard = AtomicBool::new(true);
+        let puppet = Arc::new(Puppet { number: map.member, version, is_heard, standing, received: Mutex::default() });
         let (office, shutdown, retired) = (Office::default(), CancellationToken::new(), CancellationToken::new());
         let address = listener.local_addr().expect("an address");
         let clocks = Arc::new(MemberClocks::new(clock()));
@@ -210,6 +215,11 @@ impl Process {
     /// Has this version of the exchange for what all members know.
     pub(super) fn agrees_on(&self, version: u32) {
         self.puppet.version.store(version, Ordering::Relaxed);
+    }
+
+    /// Has heard of no other member since its start.
+    pub(super) fn hears_nobody(&self) {
+        self.puppet.is_heard.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn url(&self, path: &str) -> String {
