@@ -199,9 +199,10 @@ impl Forwarder {
                 let answer = entered.serve(same_request(parts, body)).await;
                 return answer.map_err(|not_led| self.not_led(&not_led));
             }
-            if let Some(leader) = self.leader() {
+            // Its address may not be known yet, and nothing of the body has been read.
+            if let Some((leader, address)) = self.leader().and_then(|leader| Some((leader, self.address(leader)?))) {
                 let body = reqwest::Body::wrap_stream(body.into_data_stream());
-                return self.ask(leader, parts, body).await?.ok_or_else(|| self.no_leader());
+                return self.ask_at(&address, leader, parts, body).await?.ok_or_else(|| self.no_leader());
             }
             if !changes.wait().await {
                 return Err(self.no_leader());
@@ -214,10 +215,26 @@ impl Forwarder {
         self.standing.borrow().leader.filter(|leader| *leader != self.map.member)
     }
 
+    /// Returns where a member is that may be sent the token of a client.
+    fn address(&self, leader: u64) -> Option<Arc<str>> {
+        self.map.proved_address(leader, &*self.member)
+    }
+
     /// Asks a member, and returns its answer; `None` when nobody has carried out the call.
     async fn ask(&self, leader: u64, parts: &Parts, body: reqwest::Body) -> Result<Option<Response>, ApiError> {
-        let address = self.map.proved_address(leader, &*self.member);
-        let Some(address) = address else { return Ok(None) };
+        match self.address(leader) {
+            Some(address) => self.ask_at(&address, leader, parts, body).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn ask_at(
+        &self,
+        address: &str,
+        leader: u64,
+        parts: &Parts,
+        body: reqwest::Body,
+    ) -> Result<Option<Response>, ApiError> {
         let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let url = Url::parse(&format!("{address}{path}"))
             .map_err(|error| ApiError::new(Code::MalformedRequest, format!("the path cannot be forwarded: {error}")))?;
@@ -231,7 +248,7 @@ impl Forwarder {
         };
         match answer {
             Ok(answer) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => self.refused(answer, parts).await,
-            Ok(answer) => Ok(Some(self.relay(answer, leader, &address))),
+            Ok(answer) => Ok(Some(self.relay(answer, leader, address))),
             Err(error) if error.is_connect() => Ok(None),
             Err(error) if error.is_builder() => {
                 let detail = "the call cannot be forwarded";
