@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postcard::ser_flavors::Size;
+use postcard::ser_flavors::{Flavor, Size};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -111,9 +111,31 @@ pub(super) fn take<T: DeserializeOwned>(rest: &mut &[u8]) -> Result<T, String> {
 
 /// Appends a value to what `buffer` holds.
 pub(super) fn append(value: &impl Serialize, buffer: &mut Vec<u8>) -> Result<(), Corrupt> {
-    let written = postcard::to_extend(value, std::mem::take(buffer));
-    *buffer = written.map_err(|error| Corrupt(format!("it cannot be written: {error}")))?;
-    Ok(())
+    let written = postcard::serialize_with_flavor(value, Appended(buffer));
+    written.map_err(|error| Corrupt(format!("it cannot be written: {error}")))
+}
+
+/// Appends what is written to what a buffer holds, slice by slice: `postcard::to_extend` does it byte by byte.
+struct Appended<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Appended<'_> {
+    type Output = ();
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
 }
 
 /// Returns how many bytes [`append`] writes for a value.

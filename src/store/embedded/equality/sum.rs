@@ -19,9 +19,10 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 use super::super::error::Corrupt;
-use super::super::machine::{Change, Effects};
+use super::super::machine::Effects;
 use super::super::schedules::Index;
 use super::super::{records, schedules, stored};
+use super::hashes::Hashes;
 use crate::clock::Timestamp;
 use crate::job::{BodyId, BodyRef, JobState, QueueName};
 use crate::store::{Membership, Version};
@@ -164,11 +165,11 @@ impl Sum {
     ///
     /// # Errors
     /// [`Corrupt`] when a document cannot be written.
-    pub(crate) fn of_change(effects: &Effects) -> Result<Self, Corrupt> {
+    pub(crate) fn of_change(effects: &Effects, hashes: &mut Hashes) -> Result<Self, Corrupt> {
         let Effects { heads, left: _, bodies: _, records, schedules, last: _ } = effects;
-        let (mut sum, mut buffer) = (Self::default(), Vec::new());
+        let mut sum = Self::default();
         for (id, change) in heads {
-            sum += of_one(Part::Job, id.as_str().as_bytes(), change, &mut buffer, stored::encode)?;
+            sum += hashes.of_change(Part::Job, id.as_str().as_bytes(), change, stored::encode)?;
             for body in change.before.iter().flat_map(|before| before.job.stored_bodies()) {
                 sum -= Self::of_body(body);
             }
@@ -177,33 +178,13 @@ impl Sum {
             }
         }
         for (key, change) in records {
-            sum += of_one(Part::Record, &records::key(key), change, &mut buffer, records::encode)?;
+            sum += hashes.of_change(Part::Record, &records::key(key), change, records::encode)?;
         }
         for (id, change) in schedules {
-            sum += of_one(Part::Schedule, id.as_str().as_bytes(), change, &mut buffer, schedules::encode)?;
+            sum += hashes.of_change(Part::Schedule, id.as_str().as_bytes(), change, schedules::encode)?;
         }
         Ok(sum)
     }
-}
-
-/// Returns by how much the change of one document changes the sum.
-fn of_one<T>(
-    part: Part,
-    key: &[u8],
-    Change { before, after }: &Change<T>,
-    buffer: &mut Vec<u8>,
-    encode: impl Fn(&T, &mut Vec<u8>) -> Result<(), Corrupt>,
-) -> Result<Sum, Corrupt> {
-    let mut sum = Sum::default();
-    if let Some(before) = before {
-        encode(before, buffer)?;
-        sum -= Sum::of(part, key, buffer);
-    }
-    if let Some(after) = after {
-        encode(after, buffer)?;
-        sum += Sum::of(part, key, buffer);
-    }
-    Ok(sum)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::super::exits::FailOnExit;
 use super::super::machine::Effects;
 use super::super::periodic::{Periodic, Waker};
+use super::hashes::Hashes;
 use super::sum::Sum;
 
 /// How many of the last sums are known. The leader says one that it had a moment ago.
@@ -63,6 +64,7 @@ struct Sums {
     /// By how much it has changed since then; `None` once a change could not be added up.
     moved: Option<Sum>,
     lately: VecDeque<(u64, Sum)>,
+    hashes: Hashes,
 }
 
 /// What an entry changes, which is to be added up.
@@ -78,7 +80,7 @@ impl Summed {
     /// Returns the sum of a state that was opened as of an entry, with the sum over its documents where that is known,
     /// and the one over its other parts.
     pub(crate) fn of(documents: Option<Sum>, entry: u64, rest: Sum) -> Self {
-        let mut sums = Sums { base: documents, moved: Some(Sum::default()), lately: VecDeque::new() };
+        let mut sums = Sums { base: documents, moved: Some(Sum::default()), ..Sums::default() };
         sums.end_entry(entry, rest);
         Self { sums: Mutex::new(sums), ..Self::default() }
     }
@@ -160,7 +162,7 @@ impl Sums {
     }
 
     fn add(&mut self, effects: &Effects) {
-        self.moved = match Sum::of_change(effects) {
+        self.moved = match Sum::of_change(effects, &mut self.hashes) {
             Ok(by) => self.moved.map(|moved| moved + by),
             Err(error) => {
                 tracing::error!(why = error.0, "the sum over the state is not known from now on");
@@ -193,7 +195,7 @@ mod tests {
         let record = Record { key, body: Json::of(&seq_no).expect("JSON"), version: Version { seq_no, ..NONE } };
         let mut effects = Batch::new(NONE).end().effects;
         effects.records.insert(record.key.clone(), Change { before: None, after: Some(record) });
-        let by = Sum::of_change(&effects).expect("it can be written");
+        let by = Sum::of_change(&effects, &mut Hashes::default()).expect("it can be written");
         (effects, by)
     }
 
