@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::directory::Directory;
 use super::error::Damage;
 use super::last::Last;
-use super::seal::{content_of, with_checksum};
+use super::seal::{checked_json, read_checked_json};
 
 const FILE: &str = "leasehold.openings";
 const HEADING: &str = "leasehold openings 1";
@@ -124,18 +124,12 @@ impl OpeningsFile {
     /// # Errors
     /// A damage when it is not as it was written.
     pub(super) fn read(directory: &Path) -> Result<Self, Damage> {
-        let path = directory.join(FILE);
-        let bytes = match fs::read(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
-            read => read.map_err(|error| Damage::unreadable(&path, &error))?,
-        };
-        let content = content_of(&bytes, HEADING).and_then(|content| serde_json::from_str(content).ok());
-        content.ok_or_else(|| Damage::of(&path, "it is not as it was written"))
+        read_checked_json(&directory.join(FILE), HEADING)
     }
 
     /// Returns the bytes of the file.
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
-        Ok(with_checksum(HEADING, &(serde_json::to_string(self)? + "\n")))
+        checked_json(HEADING, self)
     }
 
     /// Writes the file durably, and whole or not at all.

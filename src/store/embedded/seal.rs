@@ -8,9 +8,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -188,9 +189,7 @@ impl Seal {
 
     /// Returns the bytes of the file.
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
-        let content = serde_json::to_string(self)? + "\n";
-        let heading = if self.group.is_some() { GROUP_HEADING } else { HEADING };
-        Ok(with_checksum(heading, &content))
+        checked_json(if self.group.is_some() { GROUP_HEADING } else { HEADING }, self)
     }
 }
 
@@ -221,20 +220,34 @@ impl Received {
     /// Returns the bytes of the file.
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
         match self.keeps_log {
-            true => Ok(with_checksum(REBUILT_HEADING, &(serde_json::to_string(&self.seal)? + "\n"))),
+            true => checked_json(REBUILT_HEADING, &self.seal),
             false => self.seal.encode(),
         }
     }
 }
 
-/// Returns the bytes of a file whose first line is a heading and the checksum of what follows.
-pub(super) fn with_checksum(heading: &str, content: &str) -> Vec<u8> {
-    format!("{heading} {:016x}\n{content}", xxh3_64(content.as_bytes())).into_bytes()
+/// Returns the bytes of a file whose first line is a heading and the checksum of what follows, a value as JSON.
+pub(super) fn checked_json(heading: &str, value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let content = serde_json::to_string(value)? + "\n";
+    Ok(format!("{heading} {:016x}\n{content}", xxh3_64(content.as_bytes())).into_bytes())
 }
 
 /// Returns what such a file has behind its first line; `None` where that has another heading, or the checksum differs.
-pub(super) fn content_of<'b>(bytes: &'b [u8], heading: &str) -> Option<&'b str> {
+fn content_of<'b>(bytes: &'b [u8], heading: &str) -> Option<&'b str> {
     let (first, content) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
     let checksum = first.strip_prefix(heading)?.trim_start();
     (format!("{:016x}", xxh3_64(content.as_bytes())) == checksum).then_some(content)
+}
+
+/// Reads such a file; the default where there is none.
+///
+/// # Errors
+/// A damage when it is not as it was written.
+pub(super) fn read_checked_json<T: DeserializeOwned + Default>(path: &Path, heading: &str) -> Result<T, Damage> {
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(T::default()),
+        read => read.map_err(|error| Damage::unreadable(path, &error))?,
+    };
+    let value = content_of(&bytes, heading).and_then(|content| serde_json::from_str(content).ok());
+    value.ok_or_else(|| Damage::of(path, "it is not as it was written"))
 }

@@ -3,8 +3,7 @@
 //! It lies beside the database, so that it outlives one, and it is no part of the state.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::super::directory::Directory;
 use super::super::error::Damage;
 use super::super::last::Last;
-use super::super::seal::{content_of, with_checksum};
+use super::super::seal::{checked_json, read_checked_json};
 use crate::clock::Timestamp;
 
 const FILE: &str = "leasehold.rebuilds";
@@ -61,13 +60,7 @@ impl Rebuilds {
     /// # Errors
     /// A damage when it is not as it was written.
     pub(crate) fn read(directory: &Path) -> Result<Self, Damage> {
-        let path = directory.join(FILE);
-        let bytes = match fs::read(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
-            read => read.map_err(|error| Damage::unreadable(&path, &error))?,
-        };
-        let content = content_of(&bytes, HEADING).and_then(|content| serde_json::from_str(content).ok());
-        content.ok_or_else(|| Damage::of(&path, "it is not as it was written"))
+        read_checked_json(&directory.join(FILE), HEADING)
     }
 
     /// Returns the last rebuild, where that was too short a time ago for another one. A clock that was set back since
@@ -85,12 +78,14 @@ impl Rebuilds {
 
     /// Returns the bytes of the file.
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
-        Ok(with_checksum(HEADING, &(serde_json::to_string(self)? + "\n")))
+        checked_json(HEADING, self)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn rebuild(at: Timestamp) -> Rebuild {
