@@ -19,14 +19,20 @@ words! {
         Queue = "queue",
         /// The jobs are of one kind.
         Kind = "kind",
-        /// The jobs have one owner.
+        /// The jobs have one owner, and are not the system's own.
         Owner = "owner",
-        /// The jobs name one key (`concurrency_key`).
+        /// The jobs name one key (`concurrency_key`), and are not the system's own.
         Key = "key",
     }
 }
 
 impl LimitScope {
+    /// Returns whether the system's own jobs are under such limits.
+    #[must_use]
+    pub const fn has_system_jobs(self) -> bool {
+        matches!(self, Self::Queue | Self::Kind)
+    }
+
     /// Returns the name of the field of a job that has what its jobs have in common.
     #[must_use]
     pub const fn field(self) -> &'static str {
@@ -57,13 +63,16 @@ impl LimitName {
 }
 
 impl Job {
-    /// Returns the limits that can be about the job: those of its queue, its kind, its owner and its key.
+    /// Returns the limits that can be about the job: those of its queue, its kind, its owner and its key. The system's
+    /// own jobs, as triggers of schedules, have an owner whose limits they are not under: a job of that owner may be
+    /// what they are to end, or wait for them.
     pub fn limit_names(&self) -> impl Iterator<Item = LimitName> + '_ {
         let spec = &self.spec;
         let owner = spec.owner.as_ref().map(|owner| LimitName::new(LimitScope::Owner, owner));
         let key = spec.concurrency().map(|concurrency| LimitName::new(LimitScope::Key, concurrency.key.clone()));
         let named = [LimitName::new(LimitScope::Queue, &spec.queue), LimitName::new(LimitScope::Kind, &spec.kind)];
-        named.into_iter().chain(owner).chain(key)
+        let is_of_system = spec.queue.is_internal();
+        named.into_iter().chain(owner).chain(key).filter(move |name| !is_of_system || name.scope.has_system_jobs())
     }
 }
 

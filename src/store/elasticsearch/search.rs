@@ -54,7 +54,11 @@ pub(super) fn query(filter: &Filter) -> Value {
         let of_scope = |scope: LimitScope| {
             let names: Vec<&str> =
                 limits.iter().filter(|limit| limit.scope == scope).map(|limit| limit.of.as_str()).collect();
-            (!names.is_empty()).then(|| json!({ "terms": { scope.field(): names } }))
+            let of_scope = json!({ "terms": { scope.field(): names } });
+            (!names.is_empty()).then(|| match scope.has_system_jobs() {
+                true => of_scope,
+                false => json!({ "bool": { "filter": of_scope, "must_not": of_the_system() } }),
+            })
         };
         let any: Vec<Value> = LimitScope::ALL.into_iter().filter_map(of_scope).collect();
         (!any.is_empty()).then(|| json!({ "bool": { "should": any, "minimum_should_match": 1 } }))
@@ -62,9 +66,7 @@ pub(super) fn query(filter: &Filter) -> Value {
     let parts = [
         terms("state", &filter.states, |state| state.as_str()),
         terms("queue", &filter.queues, |queue| queue.as_str()),
-        filter
-            .without_system
-            .then(|| json!({ "bool": { "must_not": { "prefix": { "queue": QueueName::INTERNAL } } } })),
+        filter.without_system.then(|| json!({ "bool": { "must_not": of_the_system() } })),
         terms("kind", &filter.kinds, |kind| kind.as_str()),
         terms("owner", &filter.owners, |owner| owner.as_str()),
         exists("owner", filter.without_owner.then_some(false)),
@@ -97,6 +99,11 @@ pub(super) fn query(filter: &Filter) -> Value {
     ];
     let parts: Vec<Value> = parts.into_iter().flatten().collect();
     json!({ "bool": { "filter": parts } })
+}
+
+/// Returns the query for the system's own jobs.
+fn of_the_system() -> Value {
+    json!({ "prefix": { "queue": QueueName::INTERNAL } })
 }
 
 /// Returns the sort order, with the id last, which makes it total.

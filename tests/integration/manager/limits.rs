@@ -1,6 +1,6 @@
 //! Limits: how many jobs of a queue, kind, owner or key run at once.
 
-use leasehold::job::{Concurrency, ConcurrencyKey, Conditions, LimitName, RecordName};
+use leasehold::job::{Concurrency, ConcurrencyKey, Conditions, LimitName, Owner, RecordName};
 use leasehold::manager::{NewLimit, Rate, Urgent};
 use leasehold::store::{RecordKey, RecordKind, RecordWrite};
 
@@ -86,6 +86,33 @@ pub(super) async fn the_smallest_number_of_those_that_run_counts(site: Site) {
     site.complete(&narrow).await;
     site.complete(&wide[1]).await;
     site.claim_until(1).await;
+}
+
+pub(super) async fn the_systems_own_jobs_are_under_no_limit_of_their_owner(site: Site) {
+    let conditions = || {
+        let concurrency = Some(Concurrency { key: ConcurrencyKey::new("db").expect("a key"), max: 1 });
+        Conditions { concurrency, ..Conditions::default() }.stored()
+    };
+    let of_ann = |queue: QueueName| {
+        let owner = Some(Owner::new("ann").expect("a name"));
+        NewJob::of(JobSpec { owner, conditions: conditions(), queue, ..spec() })
+    };
+    for name in ["owner:ann", "key:db"] {
+        site.manager.set_limit(&caller(), &limit(name), at_most(1)).await.expect("set");
+    }
+    site.submit_all(vec![of_ann(queue()), of_ann(queue())]).await;
+    site.claim_until(1).await;
+    // What the owner's schedule does begins, though a job of the owner runs for long.
+    let triggers = QueueName::system("leasehold.triggers");
+    site.submit_all(vec![of_ann(triggers.clone()), of_ann(triggers.clone())]).await;
+    let by_system = |max_jobs| ClaimRequest { queues: vec![triggers.clone()], wait: PATIENCE, ..claim(max_jobs) };
+    assert_eq!(site.claim(by_system(2)).await.len(), 2);
+    assert!(site.claim(claim(1)).await.is_empty(), "another job of the owner");
+    assert_eq!([site.holders("owner:ann").await.len(), site.holders("key:db").await.len()], [1, 1]);
+    // A limit of their queue or kind is about them.
+    site.manager.set_limit(&caller(), &limit("queue:leasehold.triggers"), at_most(2)).await.expect("set");
+    site.submit_all(vec![of_ann(triggers.clone())]).await;
+    assert!(site.claim(ClaimRequest { wait: Duration::ZERO, ..by_system(1) }).await.is_empty());
 }
 
 pub(super) async fn jobs_that_a_limit_holds_do_not_hold_others_up(site: Site) {
