@@ -2,22 +2,29 @@
 //! no acknowledged call is lost, and a worker notices nothing.
 //!
 //! The other build is named in the environment, as `.ci/nightly` does with that of the previous commit. Without it
-//! both are the same.
+//! both are the same. What it leaves behind on its disks is taken over as well.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use leasehold::client::Client;
 use leasehold::wire::{JobState, SubmitJob};
+use reqwest::header::CONTENT_TYPE;
 use serde_json::json;
+use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use super::site::{MEMBERS, Site};
 use crate::load::Load;
 use crate::machine;
-use crate::program::{PROGRAM, Started, leasehold, lines};
+use crate::program::{Engine, PROGRAM, Server, Started, leasehold, lines, run};
+use crate::servers;
 
 /// Another build of the program.
 const OTHER: &str = "LEASEHOLD_OTHER_BINARY";
@@ -159,4 +166,96 @@ async fn members_of_two_versions_are_one_and_are_upgraded_and_rolled_back_under_
     }
     work.end(&site).await;
     site.end_equal().await;
+}
+
+/// Submits jobs whose labels are long, in so many calls at once, and returns their ids.
+async fn submit_long(url: &str, calls: usize, jobs: usize) -> Vec<String> {
+    let http = reqwest::Client::new();
+    let labels: BTreeMap<_, _> = (0..4).map(|number| (format!("label-{number}"), "x".repeat(250))).collect();
+    let ids = |call| (0..jobs).map(move |number| format!("long-{call}-{number}"));
+    let of = |id: String| json!(SubmitJob { id: Some(id), labels: labels.clone(), ..SubmitJob::new("long", "k") });
+    let submitted = (0..calls).map(|call| {
+        let lines: String = ids(call).map(|id| of(id).to_string() + "\n").collect();
+        let call = http.post(format!("{url}/v1/jobs/bulk")).header(CONTENT_TYPE, "application/x-ndjson").body(lines);
+        async move { call.send().await.expect("an answer").error_for_status().expect("it is done").bytes().await }
+    });
+    join_all(submitted).await.into_iter().for_each(|answer| drop(answer.expect("a whole answer")));
+    (0..calls).flat_map(ids).collect()
+}
+
+/// Returns the length of the longest segment of a log.
+fn longest_segment(data: &Path) -> u64 {
+    let segments = fs::read_dir(data.join("log")).expect("a log").map(|entry| entry.expect("a file"));
+    segments.map(|entry| entry.metadata().expect("a length").len()).max().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: a hundred megabytes"]
+async fn members_of_two_versions_read_the_longest_entry_that_the_other_has_written() {
+    let _share = machine::with_others();
+    let other = std::env::var(OTHER).unwrap_or_else(|_| PROGRAM.to_owned());
+    let place = TempDir::new().expect("a directory");
+    let (data, log) = (place.path().join("data"), place.path().join("server.log"));
+    let port = servers::ports::free();
+    let mut server = Server::begin_at(port, &other, &["serve"], Engine::Embedded(data.clone()), &log);
+    server.ready().await;
+    // While one batch is written, those that come are collected.
+    let ids = submit_long(&server.url(), 8, 9_000).await;
+    server.kill();
+    println!("the longest segment has {} bytes", longest_segment(&data));
+    server.is_to_run(vec![PROGRAM.to_owned()]);
+    server.start_again();
+    server.ready().await;
+    let counted = Client::new(&server.url(), None).expect("a client").queue("long").await.expect("the queue");
+    assert_eq!(counted.jobs.get(&JobState::Available), Some(&(ids.len() as u64)));
+    assert_eq!(server.stop(), Some(0), "{}", server.log());
+    run(place.path(), ["verify", "--data-dir", data.to_str().expect("text")]).expect(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "every night: half a minute of three members"]
+async fn members_of_two_versions_come_to_the_same_where_one_lags_and_part_where_one_was_forced_to_be_alone() {
+    let _share = machine::with_others();
+    let other = std::env::var(OTHER).unwrap_or_else(|_| PROGRAM.to_owned());
+    let mut site = Site::members_of(&[&other, &other, &other], &[]).await;
+    site.servers[2].kill();
+    let url = site.servers[site.a_leader().await].url();
+    let ids = submit_long(&url, 2, 3_000).await;
+    site.servers.iter_mut().for_each(Server::kill);
+    for server in &mut site.servers {
+        server.is_to_run(vec![PROGRAM.to_owned()]);
+        server.start_again();
+    }
+    site.are_ready().await;
+    site.has_caught_up(2).await;
+    let count = async |server: &Server| {
+        let queue = Client::new(&server.url(), None).expect("a client").queue("long").await;
+        queue.expect("the queue").jobs.get(&JobState::Available).copied().unwrap_or_default()
+    };
+    assert_eq!(count(&site.servers[2]).await, ids.len() as u64);
+
+    // The other version has one of them go on alone, and this one reads what that has left.
+    for server in &mut site.servers {
+        assert_eq!(server.stop(), Some(0), "{}", server.log());
+    }
+    let data = site.data(0);
+    let force = ["cluster", "force-alone", "--data-dir", data.to_str().expect("text"), "--yes"];
+    let forced = Command::new(&other).args(force).current_dir(site.place.path()).output().expect("it runs");
+    assert!(forced.status.success(), "{}", String::from_utf8_lossy(&forced.stderr));
+    site.servers[0].start_again();
+    site.servers[0].ready().await;
+    Client::new(&site.servers[0].url(), None)
+        .expect("a client")
+        .submit(&SubmitJob::new("q", "k"))
+        .await
+        .expect("taken");
+    for former in [1, 2] {
+        site.servers[former].start_again();
+        site.servers[former].ready().await;
+    }
+    for server in &site.servers {
+        assert_eq!(count(server).await, ids.len() as u64);
+    }
+    let standings: Vec<_> = site.standings().await.into_iter().flatten().map(|status| status.leader).collect();
+    assert!(matches!(standings[..], [Some(1), Some(2 | 3), Some(2 | 3)]), "{standings:?}");
 }
