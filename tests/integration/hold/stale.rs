@@ -15,8 +15,8 @@ use super::ways::Passage;
 use crate::machine;
 use crate::program::DEADLINE;
 
-/// The codes of what a member answers that may not lead any more.
-const NOT_KNOWN_TO_LEAD: [&str; 3] = ["not_leader", "no_leader", "outcome_unknown"];
+/// The codes of what a member answers that may not lead any more, itself or by its store.
+const NOT_KNOWN_TO_LEAD: [&str; 4] = ["not_leader", "no_leader", "outcome_unknown", "store_unavailable"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_led_answers_no_call_on_what_is_not_so_any_more() {

@@ -5,7 +5,6 @@ use proptest::strategy::ValueTree;
 
 use super::super::arbitrary;
 use super::super::equality::hashes::Hashes;
-use super::super::equality::sum::Sum;
 use super::super::golden::samples;
 use super::super::machine::Row;
 use super::*;
@@ -109,7 +108,7 @@ proptest! {
         let read = Entry::decode(&encoded(&effects)).and_then(|entry| entry.effects(&memory, 0));
         let read = read.map_err(TestCaseError::fail)?;
         let sum = |effects: &Effects| {
-            Sum::of_change(effects, &mut Hashes::default()).map_err(|error| TestCaseError::fail(error.0))
+            Hashes::default().of_effects(effects).map_err(|error| TestCaseError::fail(error.0))
         };
         prop_assert_eq!(sum(&read)?, sum(&effects)?, "its documents lie on disk as others");
         prop_assert_eq!((read.heads, read.bodies, read.records), (effects.heads, effects.bodies, effects.records));

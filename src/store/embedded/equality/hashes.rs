@@ -1,11 +1,12 @@
 //! The hashes of the documents that were written last.
 //!
-//! A document that changes is most often one that was written a moment ago, as a job that is claimed and then completed:
-//! its hash before the change is the one that was added when it was written. No two documents have the same version,
+//! A document that changes is most often one that was written a moment ago, as a job that is claimed and completed: its
+//! hash before the change is the one that was added when it was written. No two documents have the same version,
 //! whatever they are, so the version is all that a hash is found by.
 
 use super::super::error::Corrupt;
-use super::super::machine::{Change, Document};
+use super::super::machine::{Change, Document, Effects};
+use super::super::{records, schedules, stored};
 use super::sum::{Part, Sum};
 
 /// How many hashes are known, at 32 bytes each. Each version has one place; a later version takes it over.
@@ -32,8 +33,34 @@ struct Place {
 const EMPTY: Place = Place { primary_term: u64::MAX, seq_no: 0, halves: (0, 0) };
 
 impl Hashes {
+    /// Returns by how much a batch changes the sum. Bodies come and go with the jobs that refer to them, so that none
+    /// of them is read for it.
+    ///
+    /// # Errors
+    /// [`Corrupt`] when a document cannot be written.
+    pub(crate) fn of_effects(&mut self, effects: &Effects) -> Result<Sum, Corrupt> {
+        let Effects { heads, left: _, bodies: _, records, schedules, last: _ } = effects;
+        let mut sum = Sum::default();
+        for (id, change) in heads {
+            sum += self.of_change(Part::Job, id.as_str().as_bytes(), change, stored::encode)?;
+            for body in change.before.iter().flat_map(|before| before.job.stored_bodies()) {
+                sum -= Sum::of_body(body);
+            }
+            for body in change.after.iter().flat_map(|after| after.job.stored_bodies()) {
+                sum += Sum::of_body(body);
+            }
+        }
+        for (key, change) in records {
+            sum += self.of_change(Part::Record, &records::key(key), change, records::encode)?;
+        }
+        for (id, change) in schedules {
+            sum += self.of_change(Part::Schedule, id.as_str().as_bytes(), change, schedules::encode)?;
+        }
+        Ok(sum)
+    }
+
     /// Returns by how much the change of a document changes the sum.
-    pub(super) fn of_change<T: Document>(
+    fn of_change<T: Document>(
         &mut self,
         part: Part,
         key: &[u8],

@@ -19,10 +19,8 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 use super::super::error::Corrupt;
-use super::super::machine::Effects;
 use super::super::schedules::Index;
 use super::super::{records, schedules, stored};
-use super::hashes::Hashes;
 use crate::clock::Timestamp;
 use crate::job::{BodyId, BodyRef, JobState, QueueName};
 use crate::store::{Membership, Version};
@@ -126,7 +124,7 @@ impl Sum {
     }
 
     /// Returns the hash of a body that lies apart from its job, by its length: its content is no part of it.
-    fn of_body(BodyRef { id, bytes }: &BodyRef) -> Self {
+    pub(super) fn of_body(BodyRef { id, bytes }: &BodyRef) -> Self {
         Self::of(Part::Body, id.0.as_bytes(), &bytes.to_be_bytes())
     }
 
@@ -158,32 +156,6 @@ impl Sum {
             _ => return Ok(None),
         };
         Ok(Some(Self::of(part, key, &buffer)))
-    }
-
-    /// Returns by how much a batch changes the sum. Bodies come and go with the jobs that refer to them, so that none
-    /// of them is read for it.
-    ///
-    /// # Errors
-    /// [`Corrupt`] when a document cannot be written.
-    pub(crate) fn of_change(effects: &Effects, hashes: &mut Hashes) -> Result<Self, Corrupt> {
-        let Effects { heads, left: _, bodies: _, records, schedules, last: _ } = effects;
-        let mut sum = Self::default();
-        for (id, change) in heads {
-            sum += hashes.of_change(Part::Job, id.as_str().as_bytes(), change, stored::encode)?;
-            for body in change.before.iter().flat_map(|before| before.job.stored_bodies()) {
-                sum -= Self::of_body(body);
-            }
-            for body in change.after.iter().flat_map(|after| after.job.stored_bodies()) {
-                sum += Self::of_body(body);
-            }
-        }
-        for (key, change) in records {
-            sum += hashes.of_change(Part::Record, &records::key(key), change, records::encode)?;
-        }
-        for (id, change) in schedules {
-            sum += hashes.of_change(Part::Schedule, id.as_str().as_bytes(), change, schedules::encode)?;
-        }
-        Ok(sum)
     }
 }
 

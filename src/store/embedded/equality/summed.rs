@@ -162,7 +162,7 @@ impl Sums {
     }
 
     fn add(&mut self, effects: &Effects) {
-        self.moved = match Sum::of_change(effects, &mut self.hashes) {
+        self.moved = match self.hashes.of_effects(effects) {
             Ok(by) => self.moved.map(|moved| moved + by),
             Err(error) => {
                 tracing::error!(why = error.0, "the sum over the state is not known from now on");
@@ -195,7 +195,7 @@ mod tests {
         let record = Record { key, body: Json::of(&seq_no).expect("JSON"), version: Version { seq_no, ..NONE } };
         let mut effects = Batch::new(NONE).end().effects;
         effects.records.insert(record.key.clone(), Change { before: None, after: Some(record) });
-        let by = Sum::of_change(&effects, &mut Hashes::default()).expect("it can be written");
+        let by = Hashes::default().of_effects(&effects).expect("it can be written");
         (effects, by)
     }
 
