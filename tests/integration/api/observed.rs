@@ -13,6 +13,7 @@ use leasehold::wire::{
 };
 use serde_norway::Value;
 
+use super::members::{NOWHERE, pair};
 use super::server::{Server, Setup, WORKER, claim};
 use crate::engines::{self, Engine};
 use crate::program;
@@ -66,8 +67,10 @@ async fn short_life(client: &Client) {
     client.cancel_many(&order).await.expect("cancelled");
 }
 
-/// What `/metrics` gives once the jobs have been counted.
+/// What `/metrics` gives once the jobs have been counted, and a member of a group in this process was asked as well.
 async fn metrics(server: &Server) -> String {
+    let [member, _other] = pair(NOWHERE).await;
+    member.client().metrics().await.expect("the metrics of a member");
     let deadline = std::time::Instant::now() + super::server::SOON;
     loop {
         let text = server.client().metrics().await.expect("metrics");

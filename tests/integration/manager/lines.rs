@@ -183,8 +183,10 @@ pub(super) async fn many_jobs_of_one_call_and_one_key_keep_their_order_and_hold_
         site.clock.advance(Duration::from_secs(2));
         let mut next = Vec::new();
         until("the next job", async || {
-            let request = ClaimRequest { wait: Duration::from_millis(20), ..claim(1) };
-            next.extend(taken(manager.claim(request).await.expect("answered")));
+            let wait = Duration::from_millis(20);
+            next.extend(taken(manager.claim(ClaimRequest { wait, ..claim(1) }).await.expect("answered")));
+            // What it leaves to the other one from now on, it takes once time has passed.
+            site.clock.advance(wait);
             !next.is_empty()
         })
         .await;
