@@ -268,7 +268,7 @@ impl Exchange {
     /// writes.
     pub(super) fn stand(&self, position: Position, (applied, time): (u64, Timestamp), leads: bool) {
         let Position { term, leader, committed, role, .. } = position;
-        let known = self.others(|others| (others.is_disowned || others.openings.went_back(), others.identity()));
+        let known = self.others(|others| (others.is_disowned() || others.openings.went_back(), others.identity()));
         let (is_disowned, identity) = known.unwrap_or_default();
         let role = if is_disowned { Role::Disowned } else { role };
         let mut asked = self.asked.lock();

@@ -23,9 +23,10 @@ use super::words::{Directories, Hello, Opened, Said, WentBack, Word};
 use crate::store::{Hindrance, Identity, Membership};
 
 mod declined;
+mod founding;
 mod way;
 
-use way::{is_candidacy, is_for_leader, is_of_leader};
+use way::{is_for_leader, is_of_leader};
 
 pub(super) use way::Way;
 
@@ -43,8 +44,8 @@ pub(super) struct Others {
     pub(super) directory: u64,
     /// Whether the group knows the directory, or knew it before directories had numbers.
     is_admitted: bool,
-    /// Whether another one knows this member by another directory.
-    pub(super) is_disowned: bool,
+    /// The members that know this one by another directory, as each said last.
+    disowned_by: BTreeSet<u64>,
     /// The members that the group is founded with, where that is done with the directory as far as nobody has said
     /// otherwise.
     founders: Vec<u64>,
@@ -76,7 +77,7 @@ impl Others {
             begun: Instant::now(),
             directory: group.directory,
             is_admitted: group.is_admitted,
-            is_disowned: false,
+            disowned_by: BTreeSet::new(),
             founders: group.founders.clone(),
             awaits_founders: group.awaits_founders,
             identities: Identities::of(group.identity),
@@ -187,16 +188,13 @@ impl Others {
         self.heard.insert(from, (Instant::now(), hello));
         if hello.yours == self.directory {
             self.is_new |= !self.is_admitted;
-            (self.is_admitted, self.is_disowned) = (true, false);
-        } else if hello.yours != 0 && !self.is_disowned && self.may_know(from) {
-            tracing::error!(
-                member = from,
-                "the group knows this member by another data directory: this one was not part of it. If that one is \
-                 lost, `leasehold cluster replace` lets this member begin again"
-            );
-            self.is_disowned = true;
-            self.is_new |= !self.founders.is_empty();
-            self.founders.clear();
+            self.is_admitted = true;
+            self.disowned_by.clear();
+        } else if hello.yours == 0 {
+            // It may have learned only now that the group has forgotten the other directory.
+            self.disowned_by.remove(&from);
+        } else if self.may_know(from) {
+            self.disown(from);
         }
         let is_known = self.know(from, hello.directory);
         if is_known && hello.knows < versions::OPENINGS {
@@ -324,41 +322,10 @@ impl Others {
         is_admitted
     }
 
-    /// Takes this directory for one that the group knows when the group is being founded by a member with an earlier
-    /// version, which knows of no directories: it stands for election with an empty log. In a group that has a log
-    /// already, this member may have had another directory, which has promised something.
-    fn found_with(&mut self, from: u64, message: &Message) {
-        let is_founding = is_candidacy(message.msg_type) && message.index == 0 && self.is_of_old(from);
-        if is_founding && !self.founders.is_empty() && !self.is_admitted {
-            (self.is_admitted, self.is_new) = (true, true);
-        }
-    }
-
-    /// Takes note of that this member's log ends with the entry `last`. Returns whether the member takes part in
-    /// elections: not before its group is founded, and what it knows of the other founders is sealed.
-    pub(super) fn take_part(&mut self, own: u64, last: u64) -> bool {
-        if self.awaits_founders && (last > 0 || self.may_found(own)) {
-            (self.awaits_founders, self.is_new) = (false, true);
-        }
-        !self.openings.went_back() && !self.awaits_founders && (last > 0 || !self.is_new)
-    }
-
-    /// Returns whether all other founders than this member, of the number `own`, have said to this directory that
-    /// theirs are new. What was said before it was there may be late.
-    fn may_found(&self, own: u64) -> bool {
-        let is_new = |founder: &u64| match self.lately(*founder) {
-            Some(hello) => hello.last == 0 && hello.yours == self.directory,
-            // One with an earlier version was heard to found the group, see `found_with`.
-            None => self.is_admitted && self.is_of_old(*founder),
-        };
-        // One that is disowned founds nothing.
-        !self.founders.is_empty() && self.founders.iter().all(|founder| *founder == own || is_new(founder))
-    }
-
     /// Returns from whom this member, of the number `own`, takes nothing, or for whom it waits.
     pub(super) fn hindrances(&self, own: u64) -> BTreeMap<u64, Hindrance> {
         let knows_another = |hello: &Hello| ![0, self.directory].contains(&hello.yours);
-        let founded = self.that_are_there().filter(|_| self.is_disowned || self.awaits_founders);
+        let founded = self.that_are_there().filter(|_| self.is_disowned() || self.awaits_founders);
         let founded = founded.filter(|other| self.lately(*other).is_some_and(knows_another));
         let silent = self.founders.iter().filter(|founder| self.awaits_founders && **founder != own);
         let silent = silent.filter(|founder| self.lately(**founder).is_none() && !self.is_of_old(**founder));
@@ -407,7 +374,9 @@ impl Others {
         if let Some(seat) = members.seats.get(&own).filter(|seat| seat.directory == self.directory) {
             self.is_new |= !self.is_admitted && seat.directory != 0;
             self.is_admitted |= seat.directory != 0;
-            self.is_disowned &= seat.directory == 0;
+            if seat.directory != 0 {
+                self.disowned_by.clear();
+            }
         }
     }
 

@@ -53,7 +53,7 @@ fn one_with_another_directory_is_taken_once_the_group_has_agreed_on_it() {
     assert_eq!(one.way(2, MessageType::MsgAppendResponse), Way::Between(between(10, 21)));
     let mut two = others(21, false);
     two.hear(1, None, one.hello(2, 0, false));
-    assert!(two.is_disowned && !two.is_admitted);
+    assert!(two.is_disowned() && !two.is_admitted);
     let mut agreed = Membership::founded(&[1, 2]);
     agreed.seats.get_mut(&2).expect("a member").directory = 21;
     one.agree(1, &agreed);
@@ -62,7 +62,7 @@ fn one_with_another_directory_is_taken_once_the_group_has_agreed_on_it() {
         (Way::Between(between(10, 21)), true)
     );
     two.hear(1, None, one.hello(2, 0, false));
-    assert!(!two.is_disowned && two.is_admitted);
+    assert!(!two.is_disowned() && two.is_admitted);
 }
 
 #[test]
@@ -72,9 +72,21 @@ fn one_that_was_removed_disowns_nobody() {
     agreed.seats.get_mut(&1).expect("a member").directory = 10;
     one.agree(1, &agreed);
     one.hear(3, None, hello(30, 9));
-    assert!(!one.is_disowned);
+    assert!(!one.is_disowned());
     one.hear(2, None, hello(20, 9));
-    assert!(one.is_disowned);
+    assert!(one.is_disowned());
+}
+
+#[test]
+fn one_that_joins_is_disowned_until_the_last_member_has_learned_that_its_former_directory_is_forgotten() {
+    let mut one = others(10, false);
+    for from in [2, 3] {
+        one.hear(from, None, hello(from * 10, 9));
+    }
+    one.hear(2, None, hello(20, 0));
+    assert!(one.is_disowned(), "member 3 has not learned of it");
+    one.hear(3, None, hello(30, 0));
+    assert!(!one.is_disowned());
 }
 
 #[test]
@@ -105,7 +117,7 @@ fn a_founder_speaks_to_members_with_an_earlier_version_that_found_the_group_with
     assert!(one.sealed(&SealedGroup::default()).expect("it is admitted").is_admitted);
     let mut again = founder();
     again.hear(3, None, hello(30, 9));
-    assert!(again.is_disowned && again.admits(2, None, &message(VOTE, 0)));
+    assert!(again.is_disowned() && again.admits(2, None, &message(VOTE, 0)));
     assert_eq!(again.way(2, VOTE), Way::None, "another member knows it by another directory");
     let mut known = founder();
     known.hear(2, None, hello(20, 0));

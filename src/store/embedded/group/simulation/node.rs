@@ -122,7 +122,7 @@ impl Node {
             "{:?}, applied {:?}, disowned {}, openings {:?}",
             member.position(),
             state.last,
-            others.is_disowned,
+            others.is_disowned(),
             files.openings
         ));
         lines.push(format!("members {:?}", member.members().seats));
