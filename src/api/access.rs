@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::budgets::Budgets;
 use super::error::{ApiError, Code};
+use super::proxies::Proxies;
 use crate::job::{Actor, words};
 use crate::manager::Caller;
 use crate::wire::{Me, cookie};
@@ -112,6 +114,16 @@ impl Access {
             .fold(None, |found, holder| if holder.hash.ct_eq(&shown).into() { Some(holder) } else { found })
     }
 
+    /// Returns the names of the holders.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Actor> {
+        self.tokens.iter().map(|holder| &holder.name)
+    }
+
+    /// Returns the name of the token in these headers, if it is known.
+    pub(super) fn name(&self, headers: &HeaderMap) -> Option<&Actor> {
+        self.holder(bearer(headers)?).map(|holder| &holder.name)
+    }
+
     /// Checks that the caller may call at all, in whatever role.
     pub(super) fn know(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         if self.is_open() { Ok(()) } else { self.named(headers).map(drop) }
@@ -158,12 +170,16 @@ pub(super) struct Guard {
     pub(super) access: Access,
     /// Whether every process on this machine may call the server, which includes every browser on it.
     pub(super) trusts_its_machine: bool,
+    /// What callers may hold at once.
+    pub(super) budgets: Budgets,
+    /// Who is believed in what it says of clients.
+    pub(super) proxies: Proxies,
 }
 
 impl Guard {
     /// Guards a process that listens on this address.
-    pub(super) fn new(access: Access, address: SocketAddr) -> Self {
-        Self { trusts_its_machine: access.is_open() && address.ip().is_loopback(), access }
+    pub(super) fn new(access: Access, address: SocketAddr, budgets: Budgets, proxies: Proxies) -> Self {
+        Self { trusts_its_machine: access.is_open() && address.ip().is_loopback(), access, budgets, proxies }
     }
 }
 

@@ -10,8 +10,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, Guard};
-use super::budget::BodyBudget;
+use super::budgets::{Budgets, Sizes};
 use super::of_peers::OfPeers;
+use super::proxies::{Proxies, TrustedProxy};
 use crate::manager::Manager;
 use crate::notify::Subscriptions;
 use crate::peers::PeerClient;
@@ -45,13 +46,23 @@ pub struct Limits {
     pub connections: usize,
     /// The most open connections from one address.
     pub connections_per_address: usize,
+    /// The proxies that are believed in what they say of their clients.
+    pub trusted_proxies: Vec<TrustedProxy>,
     /// The most bytes of request bodies held at once; further bodies are refused.
     pub body_bytes: usize,
+    /// The most bytes held at once of bodies with heartbeats, ends of attempts and the like, which have no part in
+    /// [`Self::body_bytes`].
+    pub work_bytes: usize,
+    /// The most bytes held at once of the bodies of those who have not shown a token.
+    pub unauthenticated_bytes: usize,
+    /// The most open calls of those who have not shown a token.
+    pub unauthenticated_calls: usize,
     /// How long the head of a request may take to arrive, and how long a connection may be without a call.
     pub head_within: Duration,
     /// How long a client may read nothing of an answer.
     pub read_within: Duration,
-    /// How long the body of a request may take to arrive.
+    /// The time in which the body of a request has to bring another 16 KiB, or its end. Only time counts in which the
+    /// server waits for the client.
     pub body_within: Duration,
     /// The most open streams of events; further ones are refused.
     pub event_streams: usize,
@@ -68,15 +79,34 @@ impl Default for Limits {
         Self {
             connections: 16_000,
             connections_per_address: 14_400,
+            trusted_proxies: Vec::new(),
             body_bytes: 512 * 1024 * 1024,
+            work_bytes: 256 * 1024 * 1024,
+            unauthenticated_bytes: 16 * 1024 * 1024,
+            unauthenticated_calls: 512,
             head_within: Duration::from_secs(30),
             read_within: Duration::from_secs(30),
-            body_within: Duration::from_secs(30),
+            body_within: Duration::from_secs(10),
             event_streams: 100,
             exports: 64,
             export_readers: 4,
             drain_within: Duration::from_secs(10),
         }
+    }
+}
+
+impl Limits {
+    /// Returns what guards a process that listens on this address.
+    pub(super) fn guard(&self, access: Access, address: SocketAddr) -> Arc<Guard> {
+        let sizes = Sizes {
+            bodies: self.body_bytes,
+            work: self.work_bytes,
+            strange_bodies: self.unauthenticated_bytes,
+            strange_calls: self.unauthenticated_calls,
+            strange_connections: self.connections.div_ceil(2),
+        };
+        let budgets = Budgets::new(sizes, access.names().cloned().collect(), self.body_within);
+        Arc::new(Guard::new(access, address, budgets, Proxies::new(self.trusted_proxies.clone())))
     }
 }
 
@@ -95,7 +125,6 @@ pub(super) struct AppParts {
     pub(super) metrics: PrometheusHandle,
     pub(super) limits: Limits,
     pub(super) configuration: serde_json::Value,
-    pub(super) budget: BodyBudget,
     /// One permit for each stream of events that may be open.
     pub(super) streams: Arc<Semaphore>,
     /// One permit for each export that may be open.
@@ -107,19 +136,18 @@ pub(super) struct AppParts {
 }
 
 impl AppParts {
-    /// Makes the parts of a server that listens on this address, and ends when `shutdown` is cancelled. `openapi` is
-    /// the API's description.
-    pub(super) fn new(state: AppState, address: SocketAddr, shutdown: CancellationToken, openapi: Bytes) -> Self {
-        let AppState { manager, subscriptions, schedules, access, peers, metrics, limits, configuration } = state;
+    /// Makes the parts of a server that is guarded like this, and ends when `shutdown` is cancelled. `openapi` is the
+    /// API's description.
+    pub(super) fn new(state: AppState, guard: Arc<Guard>, shutdown: CancellationToken, openapi: Bytes) -> Self {
+        let AppState { manager, subscriptions, schedules, peers, metrics, limits, configuration, .. } = state;
         Self {
             manager,
             subscriptions,
             schedules,
-            guard: Arc::new(Guard::new(access, address)),
+            guard,
             of_peers: peers.as_ref().map(|peers| OfPeers::of_managers(peers, limits.body_within)),
             peers,
             metrics,
-            budget: BodyBudget::new(limits.body_bytes),
             streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),
             exports: Arc::new(Semaphore::new(limits.exports.min(Semaphore::MAX_PERMITS))),
             export_readers: Arc::new(Semaphore::new(limits.export_readers.min(Semaphore::MAX_PERMITS))),

@@ -28,18 +28,20 @@ use tower::Service;
 use tracing::debug;
 
 use super::app::Limits;
+use super::body::UNREAD_BYTES;
+use super::charge::StrangersCall;
 use super::places::{Place, Standing};
 
 /// The longest head of a request, in bytes. A longer one is answered with 431, and the connection is closed.
-const MAX_HEAD_BYTES: usize = 128 * 1024;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// The bytes with which an HTTP/2 connection begins.
 const HTTP2_PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The pause before a connection is looked at again that has brought only a part of the preface.
 const PREFACE_PAUSE: Duration = Duration::from_millis(100);
 /// The most open calls of one HTTP/2 connection.
 const MAX_STREAMS: u32 = 1024;
-/// How many bytes a client may send on one HTTP/2 call before they are read.
-const STREAM_WINDOW: u32 = 1024 * 1024;
+/// How many bytes a client may send on one HTTP/2 call before they are read: as many as it is charged for.
+const STREAM_WINDOW: u32 = UNREAD_BYTES as u32;
 /// How often an HTTP/2 connection is pinged, and how long the answer may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// How long a connection on a place of the reserve may be silent, at most.
@@ -105,6 +107,7 @@ impl Connections {
         };
         let service = service_fn(|mut request: Request<Incoming>| {
             let (call, leaving, version) = (calls.begin(), leaving.clone(), request.version());
+            request.extensions_mut().insert(Arc::clone(&place.remote));
             if standing == Standing::Reserved {
                 request.extensions_mut().insert(standing);
             }
@@ -116,7 +119,8 @@ impl Connections {
                         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                     }
                 }
-                response.map(|body| CallBody { body, _call: call })
+                let strangers = response.extensions_mut().remove::<StrangersCall>();
+                response.map(|body| CallBody { body, _call: call, _strangers: strangers })
             })
         });
         let io = TokioIo::new(limited(stream, self.read_within));
@@ -234,6 +238,7 @@ impl Drop for OpenCall {
 struct CallBody {
     body: Body,
     _call: OpenCall,
+    _strangers: Option<StrangersCall>,
 }
 
 impl http_body::Body for CallBody {

@@ -85,6 +85,7 @@ codes! {
     UnsupportedMediaType UNSUPPORTED_MEDIA_TYPE "unsupported_media_type" "The body has the wrong content type";
     InvalidRequest UNPROCESSABLE_ENTITY "invalid_request" "The request cannot be meant";
     QueryTooSlow UNPROCESSABLE_ENTITY "query_too_slow" "The query takes longer than one may";
+    ShareTaken TOO_MANY_REQUESTS "share_taken" "The caller has as much under way as it may";
     HeadersTooLarge REQUEST_HEADER_FIELDS_TOO_LARGE "headers_too_large" "The headers are too long";
     Internal INTERNAL_SERVER_ERROR "internal" "The server failed";
     Overloaded SERVICE_UNAVAILABLE "overloaded" "The server has more to do than it takes";
@@ -150,7 +151,8 @@ pub(crate) struct ApiError {
 impl ApiError {
     /// Creates a refusal of this kind.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
-        let retry_after = (code.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(LATER_SECONDS);
+        let is_for_later = [StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS].contains(&code.status());
+        let retry_after = is_for_later.then_some(LATER_SECONDS);
         Self {
             code,
             detail: detail.into(),

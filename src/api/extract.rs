@@ -5,14 +5,13 @@
 use std::convert::Infallible;
 use std::str::FromStr;
 
-use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use super::App;
-use super::body::{Read, read_within};
+use super::body::{Read, read};
 use super::error::{ApiError, Code};
 use crate::job::strict::{self, Strict};
 use crate::job::{ConcurrencyKey, InvalidName, JobId, LimitName, LimitScope, QueueName, ScheduleId, WorkerId};
@@ -23,11 +22,6 @@ use crate::wire::Invalid;
 pub(super) const MAX_SINGLE_BYTES: usize = 4 * 1024 * 1024;
 /// The longest body of a bulk call, in bytes.
 pub(super) const MAX_BULK_BYTES: usize = 64 * 1024 * 1024;
-
-/// Reads a body of at most `max_bytes`.
-pub(super) async fn read(parts: &Parts, body: Body, max_bytes: usize, app: &App) -> Result<Read, ApiError> {
-    read_within(parts, body, max_bytes, (&app.budget, app.limits.body_within)).await
-}
 
 /// Returns the media type of a request, without parameters.
 fn media_type(parts: &Parts) -> Option<&str> {
@@ -53,10 +47,10 @@ pub(crate) type BulkBody<T> = JsonBody<T, MAX_BULK_BYTES>;
 impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for JsonBody<T, MAX> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, _: &App) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
         expect_media_type(&parts, "application/json")?;
-        let read = read(&parts, body, MAX, app).await?;
+        let read = read(&parts, body, MAX).await?;
         parse(&read.bytes).map(Self)
     }
 }
@@ -67,9 +61,9 @@ pub(crate) struct OptionalJsonBody<T>(pub(crate) T);
 impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJsonBody<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, _: &App) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
-        let read = read(&parts, body, MAX_SINGLE_BYTES, app).await?;
+        let read = read(&parts, body, MAX_SINGLE_BYTES).await?;
         if read.bytes.is_empty() {
             return Ok(Self(T::default()));
         }
@@ -84,10 +78,10 @@ pub(crate) struct Lines(Read);
 impl FromRequest<App> for Lines {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, _: &App) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
         expect_media_type(&parts, "application/x-ndjson")?;
-        read(&parts, body, MAX_BULK_BYTES, app).await.map(Self)
+        read(&parts, body, MAX_BULK_BYTES).await.map(Self)
     }
 }
 

@@ -1,25 +1,21 @@
-//! A newline-delimited body of any length, read as it comes.
-
-use std::time::Duration;
+//! A newline-delimited body of any length, read as it comes. It is charged for the lines that are not written yet.
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
-use bytes::{Bytes, BytesMut};
-use http::header::CONTENT_LENGTH;
+use bytes::Bytes;
 use http_body_util::BodyExt;
-use tokio::time::timeout;
 
 use super::App;
-use super::body::refuse_compression;
-use super::budget::Share;
-use super::error::{ApiError, Code};
+use super::body::{Pace, account_of, data_of, refuse_compression, room_for};
+use super::budget::{Account, Share};
+use super::error::ApiError;
 use super::extract::{MAX_SINGLE_BYTES, expect_media_type};
 use super::pieces::NDJSON;
 
 /// The longest line, in bytes.
 pub(crate) const MAX_LINE_BYTES: usize = MAX_SINGLE_BYTES;
-/// The most bytes that a call is given of the budget: those of the lines that it reads, stores and answers at once.
-const SHARE_BYTES: usize = 16 * 1024 * 1024;
+/// What a line takes in memory apart from its text, in bytes.
+const LINE_BYTES: usize = 96;
 
 /// A line of a body. Lines with nothing but white space are skipped.
 pub(crate) enum Line {
@@ -37,105 +33,144 @@ impl Line {
             Self::TooLong => 0,
         }
     }
+
+    /// Returns how many bytes the line is charged with until it is written.
+    pub(crate) fn charge(&self) -> usize {
+        self.bytes() + LINE_BYTES
+    }
 }
 
 /// The lines of a body, with no bound on their number.
 pub(crate) struct LineStream {
     body: Body,
-    /// How long the client may send nothing.
-    silent_within: Duration,
+    pace: Pace,
     /// The beginning of a line.
-    begun: BytesMut,
+    begun: Vec<u8>,
     /// Whether the rest of a line that is too long is passed over.
     is_too_long: bool,
+    /// What the lines are charged with that were read and are not written yet.
+    unwritten: usize,
     /// The call's share of the budget of bytes.
-    _share: Share,
+    share: Share,
 }
 
 impl FromRequest<App> for LineStream {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, _: &App) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
         expect_media_type(&parts, NDJSON)?;
         refuse_compression(&parts)?;
-        let announced =
-            parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        let share = app.budget.take(announced.map_or(SHARE_BYTES, |announced| announced.min(SHARE_BYTES)))?;
-        Ok(Self::of(body, app.limits.body_within, share))
+        Self::of(body, account_of(&parts)?)
     }
 }
 
 impl LineStream {
-    fn of(body: Body, silent_within: Duration, share: Share) -> Self {
-        Self { body, silent_within, begun: BytesMut::new(), is_too_long: false, _share: share }
+    fn of(body: Body, account: &Account) -> Result<Self, ApiError> {
+        let (pace, share) = (Pace::new(account.within), account.take(0)?);
+        Ok(Self { body, pace, begun: Vec::new(), is_too_long: false, unwritten: 0, share })
     }
 
     /// Waits for the next bytes of the body, and adds the lines that are complete with them. Returns whether more may
-    /// come. Nothing is lost when the future is dropped.
+    /// come. Nothing is lost when the future is dropped. The client has time as long as `is_awaited` is false, since
+    /// it may wait for what the call is doing.
     ///
     /// # Errors
-    /// The body breaks off, or nothing comes for too long. A line that has only begun is not one.
-    pub(crate) async fn read(&mut self, lines: &mut Vec<Line>) -> Result<bool, ApiError> {
-        let frame = timeout(self.silent_within, self.body.frame()).await.map_err(|_| {
-            let seconds = self.silent_within.as_secs();
-            ApiError::new(Code::BodyStalled, format!("nothing of the body arrived for {seconds} s"))
-        })?;
-        let Some(frame) = frame else {
-            self.end_line(Bytes::new(), lines);
+    /// The body breaks off, brings too little, or is more than the caller may hold. A line that has only begun is not
+    /// one.
+    pub(crate) async fn read(&mut self, lines: &mut Vec<Line>, is_awaited: bool) -> Result<bool, ApiError> {
+        let data = if is_awaited {
+            self.pace.next(&mut self.body).await?
+        } else {
+            let data = data_of(self.body.frame().await)?;
+            self.pace.brings(data.as_ref().map_or(0, Bytes::len));
+            data
+        };
+        let Some(data) = data else {
+            self.end_line(&[], lines);
             return Ok(false);
         };
-        let frame = frame
-            .map_err(|error| ApiError::new(Code::MalformedRequest, format!("the body cannot be read: {error}")))?;
-        let Ok(mut data) = frame.into_data() else { return Ok(true) };
-        while let Some(end) = data.iter().position(|byte| *byte == b'\n') {
-            let rest = data.split_off(end + 1);
-            self.end_line(std::mem::replace(&mut data, rest), lines);
+        let ends = data.iter().filter(|byte| **byte == b'\n').count();
+        self.share.cover(self.held() + data.len() + ends * LINE_BYTES)?;
+        for piece in data.split_inclusive(|byte| *byte == b'\n') {
+            match piece.ends_with(b"\n") {
+                true => self.end_line(piece, lines),
+                false => self.begin_line(piece)?,
+            }
         }
-        self.is_too_long |= self.begun.len() + data.len() > MAX_LINE_BYTES;
-        if self.is_too_long {
-            self.begun = BytesMut::new();
-        } else {
-            self.begun.extend_from_slice(&data);
-        }
+        self.share.keep(self.held());
         Ok(true)
     }
 
-    /// Adds the line that ends with these bytes.
-    fn end_line(&mut self, last: Bytes, lines: &mut Vec<Line>) {
+    /// Takes note of that lines with this charge are written.
+    pub(crate) fn written(&mut self, charge: usize) {
+        self.unwritten -= charge;
+        self.share.keep(self.held());
+    }
+
+    fn held(&self) -> usize {
+        self.begun.capacity() + self.unwritten
+    }
+
+    fn begin_line(&mut self, piece: &[u8]) -> Result<(), ApiError> {
+        self.is_too_long |= self.begun.len() + piece.len() > MAX_LINE_BYTES;
+        if self.is_too_long {
+            self.begun = Vec::new();
+            return Ok(());
+        }
+        let room = room_for(&self.begun, piece.len(), MAX_LINE_BYTES);
+        self.share.cover(self.unwritten + room)?;
+        self.begun.reserve_exact(room - self.begun.len());
+        self.begun.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// Adds the line that ends with these bytes. They are copied: what is kept of a piece keeps all that was read of
+    /// the connection with it.
+    fn end_line(&mut self, last: &[u8], lines: &mut Vec<Line>) {
         let is_too_long = std::mem::take(&mut self.is_too_long) || self.begun.len() + last.len() > MAX_LINE_BYTES + 1;
         let begun = std::mem::take(&mut self.begun);
-        if is_too_long {
-            lines.push(Line::TooLong);
-            return;
-        }
-        // Most lines come in one piece, which is then not copied.
-        let line = if begun.is_empty() { last } else { [begun.as_ref(), last.as_ref()].concat().into() };
-        if !line.trim_ascii().is_empty() {
-            lines.push(Line::Text(line));
-        }
+        let line = if is_too_long {
+            Line::TooLong
+        } else {
+            let text = [begun.as_slice(), last].concat();
+            if text.trim_ascii().is_empty() {
+                return;
+            }
+            Line::Text(text.into())
+        };
+        self.unwritten += line.charge();
+        lines.push(line);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::time::Duration;
 
-    use futures::stream;
+    use futures::{StreamExt, stream};
+    use tokio::time::{Instant, sleep};
 
     use super::*;
-    use crate::api::budget::BodyBudget;
+    use crate::api::budget::{Budget, Holder, Sharing};
+    use crate::api::error::Code;
+
+    fn account(bytes: usize) -> Account {
+        let budget = Budget::new("test", "bytes", bytes, &Sharing::Parts(1));
+        Account { budget, holder: Holder::Process, within: Duration::from_secs(10) }
+    }
 
     fn of(frames: Vec<io::Result<Bytes>>) -> LineStream {
-        let share = BodyBudget::new(1 << 20).take(1).unwrap_or_else(|_| panic!("there is room"));
-        LineStream::of(Body::from_stream(stream::iter(frames)), Duration::from_secs(5), share)
+        let body = Body::from_stream(stream::iter(frames));
+        LineStream::of(body, &account(16 << 20)).unwrap_or_else(|_| panic!("there is room"))
     }
 
     /// The lines of a body that comes in these pieces, and whether it has an end.
     async fn lines(frames: Vec<io::Result<Bytes>>) -> (Vec<String>, bool) {
         let (mut stream, mut lines) = (of(frames), Vec::new());
         let ended = loop {
-            match stream.read(&mut lines).await {
+            match stream.read(&mut lines, true).await {
                 Ok(true) => {}
                 Ok(false) => break true,
                 Err(_) => break false,
@@ -181,5 +216,47 @@ mod tests {
         let more = ["first\n", &piece, &piece, &piece, &piece, "x", &piece, "\nlast"];
         assert_eq!(lines(frames(&more)).await.0, ["first", "(too long)", "last"]);
         assert_eq!(lines(frames(&[&piece, &piece, &piece, &piece, "x"])).await.0, ["(too long)"]);
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_charged_for_the_lines_that_are_not_written_yet() {
+        let account = account(10_000);
+        let line = Bytes::from("x".repeat(3_999) + "\n");
+        let frames: Vec<io::Result<Bytes>> =
+            vec![Ok(Bytes::from("\n\n \n")), Ok(line.clone()), Ok(line.clone()), Ok(line)];
+        let body = Body::from_stream(stream::iter(frames));
+        let (mut stream, mut lines) = (LineStream::of(body, &account).expect("there is room"), Vec::new());
+        stream.read(&mut lines, true).await.expect("there is room");
+        assert!(account.take(10_000).is_ok(), "empty lines are nothing");
+        for _ in 0..2 {
+            stream.read(&mut lines, true).await.expect("there is room");
+        }
+        assert!(account.take(10_000 - 2 * (4_000 + LINE_BYTES)).is_ok());
+        assert!(account.take(10_001 - 2 * (4_000 + LINE_BYTES)).is_err());
+        stream.written(lines.remove(0).charge());
+        stream.read(&mut lines, true).await.expect("there is room again");
+        drop(stream);
+        assert!(account.take(10_000).is_ok(), "it was given back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_time_counts_in_which_the_client_is_waited_for() {
+        let account = account(1 << 20);
+        let frames = stream::iter(0..).then(|_| async {
+            sleep(Duration::from_secs(3)).await;
+            Ok::<_, io::Error>(Bytes::from_static(b"\n"))
+        });
+        let (mut lines, begun) = (Vec::new(), Instant::now());
+        let mut stream = LineStream::of(Body::from_stream(frames), &account).expect("there is room");
+        for _ in 0..100 {
+            stream.read(&mut lines, false).await.expect("it waits for the server");
+        }
+        assert_eq!(begun.elapsed(), Duration::from_secs(300));
+        let stalled = loop {
+            if let Err(error) = stream.read(&mut lines, true).await {
+                break error;
+            }
+        };
+        assert_eq!((stalled.code(), begun.elapsed()), (Code::BodyStalled, Duration::from_secs(310)));
     }
 }

@@ -101,6 +101,10 @@ pub const METRICS: &[Metric] = &[
         "Time to the head of the answer, with what the call itself waited for"),
     metric("leasehold_http_connections", Gauge, "Open connections"),
     metric("leasehold_http_connections_refused_total", Counter, "Connections for which there was no place"),
+    labelled("leasehold_budget_held", Gauge, ("budget", IN_USE),
+        "What callers hold of each budget: bytes of request bodies, or calls or connections without a token"),
+    labelled("leasehold_budget_refused_total", Counter, ("budget", IN_USE),
+        "Times that a budget had no more for a caller: a token by its name, or `address`"),
 
     metric("leasehold_event_streams", Gauge, "Open streams of events"),
     metric("leasehold_event_gaps_total", Counter, "Times that a stream of events had to leave some out"),

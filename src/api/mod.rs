@@ -1,8 +1,9 @@
 //! HTTP in, domain out.
 //!
 //! In reading order: `error` (every refusal, and the only place that knows status codes), [`access`] (tokens and
-//! roles), `app` (what the handlers share), `budget` and `body` (how bodies are read), `call` and `extract` (what a
-//! handler takes out of a request), `of_peers` (the calls of other processes of the installation), the handlers
+//! roles), `app` (what the handlers share), `budget`, `budgets` and `body` (how bodies are read, and at whose expense),
+//! `charge` (whose expense that is) with `remote` and `proxies`, `call` with `roles` and `extract` (what a handler takes
+//! out of a request), `of_peers` (the calls of other processes of the installation), the handlers
 //! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `limits`, `workers`, `admin`, `schedules`,
 //! `schedule_bulk`, `schedule_lines`, `backfill`, `subscriptions`, `events`, `system`, `cluster`), `line_stream`
 //! (bodies of any length), `pieces` (answers of any length), `delivery` (claimed jobs on their way out), `trim`
@@ -21,7 +22,9 @@ mod audit;
 mod backfill;
 mod body;
 mod budget;
+mod budgets;
 mod call;
+mod charge;
 mod cluster;
 mod connection;
 mod delivery;
@@ -44,8 +47,11 @@ mod openapi;
 mod output;
 mod pieces;
 mod places;
+mod proxies;
 mod queue_metrics;
 mod queues;
+mod remote;
+mod roles;
 mod routes;
 mod schedule_bulk;
 mod schedule_lines;
@@ -62,6 +68,7 @@ mod workers;
 use app::App;
 pub use app::{AppState, Limits};
 pub use front::{MemberState, Office};
+pub use proxies::TrustedProxy;
 pub use routes::openapi_json;
 pub use serve::{serve, serve_member, serve_monitor};
 

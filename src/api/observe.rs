@@ -17,6 +17,7 @@ use tower::Service;
 use tracing::{debug, warn};
 
 use super::access::{Guard, Role, refuse_other_sites};
+use super::charge::charge;
 use super::error::{ApiError, Code, write_problem};
 use super::places::{NO_PLACE, Standing};
 use crate::peers::{CALLS_PATH, DELIVERIES_PATH, MESSAGES_PATH};
@@ -47,12 +48,19 @@ pub(super) fn observe(
         method: method_label(request.method()),
         route: request.extensions().get::<MatchedPath>().cloned(),
     };
-    let answer = match take_cookie(&mut request).and_then(|()| admit(&guard, &request)) {
-        Ok(()) => Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()),
-        Err(refused) => Either::Right(ready(Ok(Ok(refused.into_response())))),
+    let admitted = take_cookie(&mut request).and_then(|()| admit(&guard, &request));
+    let (answer, strangers) = match admitted.and_then(|()| charge(&guard, &mut request)) {
+        Ok(strangers) => (Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()), strangers),
+        Err(refused) => (Either::Right(ready(Ok(Ok(refused.into_response())))), None),
     };
     // An async function would keep room for the request for as long as the call waits.
-    answer.map(|answer| begun.end(answer.map_or_else(|panic| panicked(&*panic), |Ok(response)| response)))
+    answer.map(|answer| {
+        let mut response = begun.end(answer.map_or_else(|panic| panicked(&*panic), |Ok(response)| response));
+        if let Some(strangers) = strangers {
+            response.extensions_mut().insert(strangers);
+        }
+        response
+    })
 }
 
 /// A call that has begun.

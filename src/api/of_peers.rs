@@ -12,7 +12,6 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
@@ -20,9 +19,10 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
-use super::body::{Pieces, Read, refuse_compression};
-use super::budget::{BodyBudget, Share};
+use super::body::{Buffer, Pace, Read, announced, data_of, refuse_compression};
+use super::budget::{Budget, Holder, Share, Sharing};
 use super::error::{ApiError, Code};
+use super::remote::Remote;
 use crate::clock::Clock;
 use crate::executor::webhook::signature::WEBHOOK_SIGNATURE;
 use crate::peers::{
@@ -55,18 +55,18 @@ pub(super) const QUESTIONS: PeerRoute = PeerRoute { path: WORKERS_PATH, max_byte
 pub(super) struct OfPeers {
     gate: Arc<Gate>,
     clock: Arc<dyn Clock>,
-    /// How long a body with a signed head may take to come.
+    /// The time in which a body with a signed head has to bring another part.
     within: Duration,
     /// The budgets by path and sender. Only who has the secret gets one.
-    budgets: Mutex<HashMap<(&'static str, String), BodyBudget>>,
+    budgets: Mutex<HashMap<(&'static str, String), Budget>>,
     /// The budgets of all bodies that are signed as earlier versions do, by path.
-    earlier: HashMap<&'static str, BodyBudget>,
+    earlier: HashMap<&'static str, Budget>,
 }
 
 impl OfPeers {
     /// Makes what reads the calls of these routes.
     pub(super) fn new(gate: Arc<Gate>, clock: Arc<dyn Clock>, within: Duration, routes: &[PeerRoute]) -> Self {
-        let earlier = routes.iter().map(|route| (route.path, BodyBudget::new(route.max_bytes))).collect();
+        let earlier = routes.iter().map(|route| (route.path, budget(route.max_bytes))).collect();
         Self { gate, clock, within, budgets: Mutex::default(), earlier }
     }
 
@@ -91,6 +91,9 @@ impl OfPeers {
             }
         }
         let head = self.gate.take(&parts.method, route.path, &parts.headers).map_err(|why| refused(&why))?;
+        if let Some(remote) = parts.extensions.get::<Arc<Remote>>() {
+            remote.known();
+        }
         refuse_compression(&parts)?;
         let length = usize::try_from(head.length).unwrap_or(usize::MAX);
         if length > route.max_bytes {
@@ -99,7 +102,7 @@ impl OfPeers {
         if announced(&parts).is_some_and(|announced| announced != length) {
             return Err(another_body());
         }
-        let share = self.budget_of(&head.sender, route).take(length)?;
+        let share = self.budget_of(&head.sender, route).take(&Holder::Process, length)?;
         read_signed(body, &head, share, self.within).await
     }
 
@@ -126,14 +129,14 @@ impl OfPeers {
         answer
     }
 
-    fn budget_of(&self, sender: &str, route: &PeerRoute) -> BodyBudget {
+    fn budget_of(&self, sender: &str, route: &PeerRoute) -> Budget {
         let mut budgets = self.budgets.lock();
         if let Some(budget) = budgets.get(&(route.path, sender.to_owned())) {
             return budget.clone();
         }
         // Bounded by those who call at this moment.
         budgets.retain(|_, budget| budget.is_in_use());
-        let budget = BodyBudget::new(route.budget);
+        let budget = budget(route.budget);
         budgets.insert((route.path, sender.to_owned()), budget.clone());
         budget
     }
@@ -155,56 +158,46 @@ impl OfPeers {
             return Err(too_large(max_bytes));
         }
         let budget = self.earlier.get(path).ok_or_else(|| refused(&Refused::NoHead))?;
-        let (mut pieces, mut share) = (Pieces::default(), budget.take(0)?);
+        let mut buffer = Buffer::new(budget.take(&Holder::Process, 0)?, length);
         let (begun, (least, for_each_mib)) = (Instant::now(), EARLIER_WITHIN);
         // Bounded by the length and the deadline.
         loop {
-            let within = least + for_each_mib * u32::try_from(pieces.len() >> 20).unwrap_or(u32::MAX);
-            let frame = timeout_at(begun + within.min(self.within), body.frame()).await.map_err(|_| stalled())?;
-            let Some(data) = piece(frame)? else { break };
-            if pieces.len() + data.len() > length {
+            let within = least + for_each_mib * u32::try_from(buffer.len() >> 20).unwrap_or(u32::MAX);
+            let frame = timeout_at(begun + within, body.frame()).await.map_err(|_| stalled())?;
+            let Some(data) = data_of(frame)? else { break };
+            if buffer.len() + data.len() > length {
                 return Err(another_body());
             }
-            share.cover(pieces.len() + data.len())?;
-            pieces.add(data);
+            buffer.add(&data)?;
         }
-        let bytes = pieces.into_bytes();
-        let verified = self.gate.secret().verify(&parts.headers, &bytes, self.clock.now());
+        let read = buffer.into_read();
+        let verified = self.gate.secret().verify(&parts.headers, &read.bytes, self.clock.now());
         verified.map_err(|why| {
             ApiError::new(Code::Unauthorized, format!("the call is not one of another server: {why}"))
         })?;
-        Ok(Read::new(bytes, share))
+        Ok(read)
     }
+}
+
+/// Makes a budget of one sender, or of all that are of an earlier version.
+fn budget(bytes: usize) -> Budget {
+    Budget::new("members", "bytes of calls of servers", bytes, &Sharing::Parts(1))
 }
 
 /// Reads the body that a head is signed for, and no more.
 async fn read_signed(mut body: Body, head: &Head, share: Share, within: Duration) -> Result<Read, ApiError> {
-    let (deadline, mut pieces, mut hash) = (Instant::now() + within, Pieces::default(), Sha256::new());
-    // Bounded by the signed length and the deadline.
-    loop {
-        let frame = timeout_at(deadline, body.frame()).await.map_err(|_| stalled())?;
-        let Some(data) = piece(frame)? else { break };
-        if (pieces.len() + data.len()) as u64 > head.length {
+    let mut buffer = Buffer::new(share, usize::try_from(head.length).unwrap_or(usize::MAX));
+    let (mut pace, mut hash) = (Pace::new(within), Sha256::new());
+    // Bounded by the signed length and the pace.
+    while let Some(data) = pace.next(&mut body).await? {
+        if (buffer.len() + data.len()) as u64 > head.length {
             return Err(another_body());
         }
         hash.update(&data);
-        pieces.add(data);
+        buffer.add(&data)?;
     }
-    let is_signed = pieces.len() as u64 == head.length && <[u8; 32]>::from(hash.finalize()) == head.sha256;
-    if is_signed { Ok(Read::new(pieces.into_bytes(), share)) } else { Err(another_body()) }
-}
-
-/// Returns the bytes of a frame; `None` after the last.
-fn piece(frame: Option<Result<http_body::Frame<bytes::Bytes>, axum::Error>>) -> Result<Option<bytes::Bytes>, ApiError> {
-    let frame = frame.transpose();
-    let frame =
-        frame.map_err(|error| ApiError::new(Code::MalformedRequest, format!("the body cannot be read: {error}")))?;
-    // Trailers have none.
-    Ok(frame.map(|frame| frame.into_data().unwrap_or_default()))
-}
-
-fn announced(parts: &Parts) -> Option<usize> {
-    parts.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+    let is_signed = buffer.len() as u64 == head.length && <[u8; 32]>::from(hash.finalize()) == head.sha256;
+    if is_signed { Ok(buffer.into_read()) } else { Err(another_body()) }
 }
 
 fn too_large(max_bytes: usize) -> ApiError {

@@ -61,6 +61,7 @@ pub(crate) fn round_off(openapi: &mut OpenApi) {
                 ("413", has_body, "The body is too long"),
                 ("415", has_body, "The body has the wrong content type"),
                 ("422", !public, "A field is wrong"),
+                ("429", true, "The caller has as much under way as it may; try again later"),
                 ("431", true, "The headers are too long"),
                 ("500", true, "The server failed"),
                 ("503", true, "Try again later"),

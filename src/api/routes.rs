@@ -12,6 +12,8 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::access::Guard;
+use super::body::read_form;
 use super::error::{ApiError, Code};
 use super::observe::observe;
 use super::{
@@ -103,7 +105,7 @@ fn routes() -> OpenApiRouter<App> {
 pub(super) fn router(app: App) -> Router {
     let api = surround(all_routes(), app.clone());
     let pages = page::routes(api.clone(), app.shutdown.clone());
-    api.merge(surround_pages(pages, &app))
+    api.merge(surround_pages(pages, &app.guard))
 }
 
 /// Returns the routes of the API, and those of other managers, which its description leaves out.
@@ -121,7 +123,7 @@ const ADMIN_PREFIX: &str = "/v1/admin/";
 pub(super) fn monitor_router(app: App) -> Router {
     let pages = page::routes(surround(all_routes(), app.clone()), app.shutdown.clone());
     let routes = all_routes().layer(axum::middleware::from_fn(only_what_a_monitor_serves));
-    surround(routes, app.clone()).merge(surround_pages(pages, &app))
+    surround(routes, app.clone()).merge(surround_pages(pages, &app.guard))
 }
 
 async fn only_what_a_monitor_serves(request: Request, next: Next) -> Response {
@@ -133,9 +135,10 @@ async fn only_what_a_monitor_serves(request: Request, next: Next) -> Response {
     ApiError::new(Code::NoSuchRoute, "this process serves no jobs; ask a server").into_response()
 }
 
-/// Adds the layer of every call around the page's routes.
-fn surround_pages(pages: Router, app: &App) -> Router {
-    pages.layer(axum::middleware::from_fn_with_state(Arc::clone(&app.guard), observe))
+/// Adds the layers of every call around the page's routes.
+pub(super) fn surround_pages(pages: Router, guard: &Arc<Guard>) -> Router {
+    let observe = axum::middleware::from_fn_with_state(Arc::clone(guard), observe);
+    pages.layer(axum::middleware::from_fn(read_form)).layer(observe)
 }
 
 /// Adds the layers of every call around the routes and around requests without a route.
@@ -164,7 +167,22 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::api::roles;
     use crate::wire::check::{RESERVED_IDS, RESERVED_SCHEDULE_IDS};
+
+    #[test]
+    fn it_is_known_of_every_call_which_role_it_needs_before_its_handler_asks() {
+        let public = ["GET /livez", "GET /readyz", "GET /openapi.json"];
+        let listed: Vec<String> = roles::calls().map(|(_, method, route)| format!("{method} {route}")).collect();
+        let mut described: BTreeSet<String> = BTreeSet::new();
+        for (path, item) in description().paths.paths {
+            let item = serde_json::to_value(item).expect("JSON");
+            let methods = item.as_object().expect("operations").keys();
+            described.extend(methods.map(|method| format!("{} {path}", method.to_uppercase())));
+        }
+        assert_eq!(listed.iter().cloned().chain(public.map(str::to_owned)).collect::<BTreeSet<_>>(), described);
+        assert_eq!(listed.len() + public.len(), described.len(), "each once");
+    }
 
     #[test]
     fn every_call_in_the_place_of_an_id_is_reserved() {

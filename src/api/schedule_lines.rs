@@ -128,8 +128,8 @@ struct Upload {
     prepared: Option<Batch>,
     /// The batches that are being stored, in order.
     in_flight: FuturesOrdered<JoinHandle<Vec<SubmitItem>>>,
-    /// How many lines each of them has, and which schedules.
-    stored: VecDeque<(usize, HashSet<ScheduleId>)>,
+    /// What each of them has.
+    stored: VecDeque<Stores>,
     /// Whether all lines have arrived, or why no more do.
     end: Option<Result<(), ApiError>>,
 }
@@ -138,6 +138,16 @@ struct Upload {
 struct Batch {
     new: Vec<NewSchedule>,
     refused: Vec<Option<ApiError>>,
+    has: Stores,
+}
+
+/// What a batch has.
+struct Stores {
+    /// How many lines.
+    lines: usize,
+    /// What these are charged with until they are written.
+    charge: usize,
+    /// Which schedules.
     ids: HashSet<ScheduleId>,
 }
 
@@ -157,10 +167,11 @@ impl Upload {
                 tokio::select! {
                     biased;
                     Some(items) = in_flight.next() => {
-                        let lines = stored.pop_front().map_or(0, |(lines, _)| lines);
-                        return Ok(Some(items.unwrap_or_else(|_| (0..lines).map(|_| not_known()).collect())));
+                        let (count, charge) = stored.pop_front().map_or((0, 0), |has| (has.lines, has.charge));
+                        lines.written(charge);
+                        return Ok(Some(items.unwrap_or_else(|_| (0..count).map(|_| not_known()).collect())));
                     }
-                    end = arrive(stopping, lines, arrived), if may_read => self.end = end,
+                    end = arrive(stopping, lines, arrived, false), if may_read => self.end = end,
                 }
                 continue;
             }
@@ -170,9 +181,9 @@ impl Upload {
                     return Ok(None);
                 }
                 Some(Err(error)) => return Err(error),
-                None if arrived.is_empty() => self.end = arrive(stopping, lines, arrived).await,
+                None if arrived.is_empty() => self.end = arrive(stopping, lines, arrived, true).await,
                 // Nothing is under way: what is there is stored, unless there is more at once.
-                None => match arrive(stopping, lines, arrived).now_or_never() {
+                None => match arrive(stopping, lines, arrived, false).now_or_never() {
                     Some(end) => self.end = end,
                     None => self.store(true),
                 },
@@ -184,12 +195,12 @@ impl Upload {
     fn store(&mut self, also_last: bool) {
         while self.in_flight.len() < IN_FLIGHT {
             let Some(batch) = self.prepared.take().or_else(|| self.batch(also_last)) else { return };
-            if self.stored.iter().any(|(_, ids)| !ids.is_disjoint(&batch.ids)) {
+            if self.stored.iter().any(|has| !has.ids.is_disjoint(&batch.has.ids)) {
                 self.prepared = Some(batch);
                 return;
             }
-            let Batch { new, refused, ids } = batch;
-            self.stored.push_back((refused.len(), ids));
+            let Batch { new, refused, has } = batch;
+            self.stored.push_back(has);
             let (schedules, caller) = (self.schedules.clone(), self.caller.clone());
             // In a task of its own: a client who goes away leaves no batch half done.
             self.in_flight.push_back(tokio::spawn(async move {
@@ -228,19 +239,22 @@ impl Upload {
                 Err(ApiError::new(Code::BodyTooLarge, format!("a line must have at most {MAX_LINE_BYTES} bytes")))
             }
         };
+        let charge = self.arrived[..count].iter().map(Line::charge).sum();
         let (new, refused) = sort_out(self.arrived.drain(..count).map(schedule));
         let ids = new.iter().map(|new| new.id.clone()).collect();
-        Some(Batch { new, refused, ids })
+        Some(Batch { new, refused, has: Stores { lines: count, charge, ids } })
     }
 }
 
-/// Waits for more lines; returns how it ended when no more come.
+/// Waits for more lines; returns how it ended when no more come. `is_awaited` says whether nothing else is under way
+/// that the client may wait for.
 async fn arrive(
     stopping: &CancellationToken,
     lines: &mut LineStream,
     arrived: &mut Vec<Line>,
+    is_awaited: bool,
 ) -> Option<Result<(), ApiError>> {
-    match stopping.run_until_cancelled(lines.read(arrived)).await {
+    match stopping.run_until_cancelled(lines.read(arrived, is_awaited)).await {
         Some(Ok(true)) => None,
         Some(Ok(false)) => Some(Ok(())),
         Some(Err(error)) => Some(Err(error)),

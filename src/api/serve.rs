@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{info, warn};
 
+use super::access::Guard;
 use super::app::AppParts;
 use super::connection::{Connections, Protocols};
 use super::error::{ApiError, Code};
@@ -72,8 +73,10 @@ pub async fn serve_member(
     let address = listener.local_addr()?;
     let openapi = openapi_json().map_err(io::Error::other)?;
     let (limits, metrics) = (state.limits.clone(), state.metrics.clone());
+    let guard = limits.guard(state.access.clone(), address);
     let _counting = AbortOnDropHandle::new(tokio::spawn(front::count_leaders(state.member.standing())));
-    let front = Arc::new(Front::new(state, address, shutdown.clone(), openapi).map_err(io::Error::other)?);
+    let front = Front::new(state, Arc::clone(&guard), shutdown.clone(), openapi).map_err(io::Error::other)?;
+    let front = Arc::new(front);
     let _comparing = AbortOnDropHandle::new(tokio::spawn(front::compare_clocks(Arc::clone(&front))));
     let router = front::router(Arc::clone(&front));
     let ending = async {
@@ -81,7 +84,7 @@ pub async fn serve_member(
         front.drain(limits.drain_within.min(BEFORE_HAND_OVER)).await;
         retired.await;
     };
-    accept_until(listener, Served { router, limits: limits.clone(), metrics }, ending).await
+    accept_until(listener, Served { router, guard, limits: limits.clone(), metrics }, ending).await
 }
 
 async fn serve_routes(
@@ -92,19 +95,21 @@ async fn serve_routes(
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
     let openapi = openapi_json().map_err(io::Error::other)?;
-    let app = Arc::new(AppParts::new(state, address, shutdown.clone(), openapi));
+    let guard = state.limits.guard(state.access.clone(), address);
+    let app = Arc::new(AppParts::new(state, Arc::clone(&guard), shutdown.clone(), openapi));
     let (limits, metrics) = (app.limits.clone(), app.metrics.clone());
     let manager = app.manager.clone();
     let ending = async {
         shutdown.cancelled().await;
         manager.stop_claims();
     };
-    accept_until(listener, Served { router: router(app), limits, metrics }, ending).await
+    accept_until(listener, Served { router: router(app), guard, limits, metrics }, ending).await
 }
 
 /// What is served, and how much of it.
 struct Served {
     router: Router,
+    guard: Arc<Guard>,
     limits: Limits,
     metrics: PrometheusHandle,
 }
@@ -112,7 +117,7 @@ struct Served {
 /// Serves until `ending` returns: then it accepts nothing more, and lets calls end.
 async fn accept_until(listener: TcpListener, served: Served, ending: impl Future<Output = ()>) -> io::Result<()> {
     let address = listener.local_addr()?;
-    let Served { router, limits, metrics } = served;
+    let Served { router, guard, limits, metrics } = served;
     let Limits { connections, connections_per_address, head_within, read_within, .. } = limits;
     let capacity = Capacity { regular: connections, per_address: connections_per_address, reserve: RESERVE };
     let server = Server {
@@ -123,7 +128,7 @@ async fn accept_until(listener: TcpListener, served: Served, ending: impl Future
             read_within,
             closing: CancellationToken::new(),
         }),
-        places: Places::new(capacity),
+        places: Places::new(capacity, guard),
         refusals: Arc::new(Semaphore::new(REFUSALS)),
         tasks: TaskTracker::new(),
         abort: CancellationToken::new(),

@@ -13,9 +13,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::access::{Access, Guard};
+use super::access::Access;
 use super::app::AppParts;
-use super::budget::BodyBudget;
 use super::*;
 use crate::clock::SystemClock;
 use crate::job::{Actor, JobId, JobState};
@@ -38,11 +37,10 @@ impl Fixture {
             manager,
             subscriptions: None,
             schedules: None,
-            guard: Arc::new(Guard { access: Access::default(), trusts_its_machine: false }),
+            guard: limits.guard(Access::default(), ([192, 0, 2, 1], 7400).into()),
             peers: None,
             of_peers: None,
             metrics: metrics::install().expect("metrics"),
-            budget: BodyBudget::new(limits.body_bytes),
             streams: Arc::new(Semaphore::new(limits.event_streams)),
             exports: Arc::new(Semaphore::new(limits.exports)),
             export_readers: Arc::new(Semaphore::new(limits.export_readers)),

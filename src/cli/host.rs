@@ -27,7 +27,7 @@ use super::output::print;
 use super::settings::Settings;
 use super::signals::Signals;
 use crate::api::access::{Access, check_exposure};
-use crate::api::{self, AppState, Limits, MemberState, Office};
+use crate::api::{self, AppState, Limits, MemberState, Office, TrustedProxy};
 use crate::clock::{AwakeClock, Clock, ComparedClock, ContinuedClock, MemberClock, MemberClocks, SystemClock};
 use crate::monitor::MonitorConfig;
 use crate::peers::{Carrier, Deputies, Signer};
@@ -58,6 +58,10 @@ pub(super) struct HostArgs {
     /// The most open connections from one address [default: nine tenths of all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections_per_address: Option<u32>,
+    /// The address or network of a proxy in front of the server, whose `X-Forwarded-For` and `X-Forwarded-Proto` are
+    /// believed (repeatable) [default: nobody's]
+    #[arg(long = "trusted-proxy", value_name = "ADDR[/BITS]", value_delimiter = ',')]
+    trusted_proxies: Option<Vec<TrustedProxy>>,
     /// The format of the log [default: text]
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
@@ -129,6 +133,7 @@ impl Host {
         let files = limits::raise_open_files();
         let connections = args.max_connections.or(settings.max_connections);
         let per_address = args.max_connections_per_address.or(settings.max_connections_per_address);
+        let trusted_proxies = args.trusted_proxies.or(settings.trusted_proxy.clone()).unwrap_or_default();
         let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
         let listen = args.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, default_port).into());
         let access = Access::new(settings.tokens.clone()).map_err(|error| usage(&error))?;
@@ -149,7 +154,7 @@ impl Host {
         };
         Ok(Self {
             listen,
-            limits: limits_of(room, connections, per_address),
+            limits: Limits { trusted_proxies, ..limits_of(room, connections, per_address) },
             access,
             notifications: Notifications::of(&args.notify, &settings.notify)?,
             oversight: args.oversight.over(&settings.monitor).map_err(Failure::Usage)?,

@@ -40,6 +40,7 @@ use super::notify::NotifyArgs;
 use super::performing::PerformingArgs;
 use super::server::ServerArgs;
 use super::size::SizeSetting;
+use crate::api::TrustedProxy;
 use crate::api::access::Token;
 use crate::job::strict::Strict;
 use crate::manager::QueueOrder;
@@ -86,6 +87,7 @@ pub(super) struct Settings {
     pub(super) no_executor: Option<bool>,
     pub(super) max_connections: Option<u32>,
     pub(super) max_connections_per_address: Option<u32>,
+    pub(super) trusted_proxy: Option<Vec<TrustedProxy>>,
     pub(super) log_format: Option<LogFormat>,
     #[serde(default)]
     pub(super) tokens: Vec<Token>,

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::Front;
 use super::office::call;
 use crate::api::access::Role;
-use crate::api::body::read_within;
+use crate::api::body::read;
 use crate::api::call::Answer;
 use crate::api::error::{ApiError, Code};
 use crate::api::extract::{Query, parse};
@@ -104,7 +104,7 @@ impl Front {
 async fn try_change(front: &Front, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     front.guard.access.allow(&parts.headers, Role::Admin)?;
-    let body = read_within(&parts, body, MAX_ORDER_BYTES, (&front.orders, front.body_within)).await?;
+    let body = read(&parts, body, MAX_ORDER_BYTES).await?;
     let order: ChangeCluster = parse(&body.bytes)?;
     tracing::info!(?order, "the cluster is to be changed");
     let change = match order {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryFutureExt, stream};
@@ -26,12 +26,12 @@ use super::deliveries::{Announced, Said};
 use super::identity::say;
 use super::office::{NotLed, Own, Tenure, waits};
 use crate::api::access::Guard;
-use crate::api::app::Limits;
-use crate::api::body::read_within;
-use crate::api::budget::BodyBudget;
+use crate::api::body::read;
 use crate::api::call::Answer;
 use crate::api::error::{ApiError, Code, PROBLEM_JSON, Relayed};
 use crate::api::extract::MAX_BULK_BYTES;
+use crate::api::remote::Remote;
+use crate::api::roles;
 use crate::executor::NoHttpClient;
 use crate::peers::{ClusterMap, Signer};
 use crate::store::{Member, Membership, Standing};
@@ -81,8 +81,6 @@ pub(super) struct Forwarder {
     /// How a leader learns that a client has its answer.
     said: Arc<Said>,
     guard: Arc<Guard>,
-    budget: BodyBudget,
-    body_within: Duration,
     shutdown: CancellationToken,
 }
 
@@ -93,7 +91,6 @@ impl Forwarder {
         member: Arc<dyn Member>,
         own: Own,
         guard: Arc<Guard>,
-        limits: &Limits,
         shutdown: CancellationToken,
     ) -> Result<Self, NoHttpClient> {
         let http = reqwest::Client::builder()
@@ -110,10 +107,9 @@ impl Forwarder {
             .tcp_keepalive_retries(2)
             .tcp_user_timeout(CUT_OFF)
             .build()?;
-        let (budget, body_within) = (BodyBudget::new(limits.body_bytes), limits.body_within);
         let (members, standing) = (member.members(), member.standing());
         let said = Arc::new(Said::new(http.clone(), signer, Arc::clone(&member), map.clone()));
-        Ok(Self { map, member, members, standing, own, http, said, guard, budget, body_within, shutdown })
+        Ok(Self { map, member, members, standing, own, http, said, guard, shutdown })
     }
 
     /// Returns the refusal for want of a leader.
@@ -148,11 +144,11 @@ impl Forwarder {
         if parts.headers.contains_key(FORWARDED) {
             return Err(self.not_leading());
         }
-        self.guard.access.know(&parts.headers)?;
+        self.admit(&parts)?;
         if STREAMED.contains(&parts.uri.path()) {
             return self.forward_once(&parts, body).await;
         }
-        let read = read_within(&parts, body, MAX_BULK_BYTES, (&self.budget, self.body_within)).await?;
+        let read = read(&parts, body, MAX_BULK_BYTES).await?;
         let (came, mut body) = (Instant::now(), read.bytes.clone());
         let mut changes = Changes::of(self);
         // Bounded by the patience, which begins anew when a leader goes at which a claim has waited.
@@ -188,6 +184,16 @@ impl Forwarder {
             if !changes.wait().await {
                 return Err(self.no_leader());
             }
+        }
+    }
+
+    /// Checks that the caller may make the call, before anything of its body is read.
+    fn admit(&self, parts: &Parts) -> Result<(), ApiError> {
+        let route = parts.extensions.get::<MatchedPath>();
+        match route.and_then(|route| roles::needed(&parts.method, route.as_str())) {
+            Some(role) => self.guard.access.allow(&parts.headers, role).map(drop),
+            // The leader says that there is no such call.
+            None => self.guard.access.know(&parts.headers),
         }
     }
 
@@ -392,6 +398,9 @@ fn same_request(parts: &Parts, body: Body) -> Request {
     *request.uri_mut() = parts.uri.clone();
     *request.version_mut() = parts.version;
     *request.headers_mut() = parts.headers.clone();
+    if let Some(remote) = parts.extensions.get::<Arc<Remote>>() {
+        request.extensions_mut().insert(Arc::clone(remote));
+    }
     request
 }
 

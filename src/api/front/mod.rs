@@ -18,7 +18,6 @@ mod measured;
 mod office;
 mod serving;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,13 +41,15 @@ pub use office::Office;
 
 use super::access::{Access, Guard, Role};
 use super::app::Limits;
-use super::body::read_within;
-use super::budget::BodyBudget;
+use super::body::read;
+use super::budget::{Account, Budget, Holder, Sharing};
 use super::call::Answer;
 use super::error::{ApiError, Code, write_problem};
 use super::json::{ok, with_body};
 use super::observe::{REQUEST_ID, observe, request_id};
 use super::of_peers::{OfPeers, PeerRoute};
+use super::roles;
+use super::routes::surround_pages;
 use super::system::{lives, unready};
 use crate::clock::{Clock, MemberClocks};
 use crate::executor::{HttpExecutor, NoHttpClient};
@@ -79,8 +80,6 @@ const DELIVERIES_BUDGET: usize = 16 << 20;
 const MOST_HEALTH_BYTES: usize = 4 << 20;
 /// How long such a call of an earlier version may take.
 const DELIVERY_WITHIN: Duration = Duration::from_secs(2);
-/// The most bytes of orders to change the members that are held at once.
-const ORDERS_BUDGET: usize = 1 << 20;
 
 /// The parts of a server that is a member of a group.
 pub struct MemberState {
@@ -120,14 +119,11 @@ pub(super) struct Front {
     forwarding: Router,
     guard: Arc<Guard>,
     peers: OfPeers,
-    /// The budget of what members of an earlier version say of deliveries.
-    earlier_deliveries: BodyBudget,
-    /// The budget of orders to change the members.
-    orders: BodyBudget,
+    /// At whose expense is read what members of an earlier version say of deliveries.
+    earlier_deliveries: Account,
     clocks: Arc<MemberClocks>,
     executor: HttpExecutor,
     metrics: PrometheusHandle,
-    body_within: Duration,
     openapi: Bytes,
     /// The calls that are under way.
     calls: TaskTracker,
@@ -135,18 +131,17 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// Makes the front of a member that listens on this address, and ends once `shutdown` is cancelled. `openapi` is
-    /// the API's description.
+    /// Makes the front of a member that is guarded like this, and ends once `shutdown` is cancelled. `openapi` is the
+    /// API's description.
     pub(super) fn new(
         state: MemberState,
-        address: SocketAddr,
+        guard: Arc<Guard>,
         shutdown: CancellationToken,
         openapi: Bytes,
     ) -> Result<Self, NoHttpClient> {
-        let MemberState { member, map, store, office, peer_secret, clock, clocks, executor, access, metrics, limits } =
+        let MemberState { member, map, store, office, peer_secret, clock, clocks, executor, metrics, limits, .. } =
             state;
-        let guard = Arc::new(Guard::new(access, address));
-        let own = Own { office, store, address, openapi: openapi.clone(), serving: Arc::default() };
+        let own = Own { office, store, guard: Arc::clone(&guard), openapi: openapi.clone(), serving: Arc::default() };
         let body_within = limits.body_within;
         let name = map.name(map.member);
         let gate = Arc::new(Gate::new(peer_secret.clone(), Some(&name)));
@@ -157,12 +152,11 @@ impl Front {
             Arc::clone(&member),
             own.clone(),
             Arc::clone(&guard),
-            &limits,
             shutdown.clone(),
         )?);
-        let forwarding = Router::new()
-            .route("/", any(forward_call))
-            .route("/{*forwarded}", any(forward_call))
+        let routes = roles::routes().fold(Router::new(), |routes, route| routes.route(route, any(forward_call)));
+        let forwarding = routes
+            .fallback(forward_call)
             .layer(from_fn_with_state(Arc::clone(&guard), observe))
             .with_state(Arc::clone(&forwarder));
         Ok(Self {
@@ -174,12 +168,14 @@ impl Front {
             forwarding,
             guard,
             peers: OfPeers::new(gate, clock, body_within, &[MESSAGES, CALLS]),
-            earlier_deliveries: BodyBudget::new(DELIVERIES_BUDGET),
-            orders: BodyBudget::new(ORDERS_BUDGET),
+            earlier_deliveries: Account {
+                budget: Budget::new("members", "bytes of calls of members", DELIVERIES_BUDGET, &Sharing::Parts(1)),
+                holder: Holder::Process,
+                within: DELIVERY_WITHIN,
+            },
             clocks,
             executor,
             metrics,
-            body_within,
             openapi,
             calls: TaskTracker::new(),
             shutdown,
@@ -204,8 +200,7 @@ impl Front {
 pub(super) fn router(front: Arc<Front>) -> Router {
     let (api, member) = (api_router(Arc::clone(&front)), Arc::clone(&front.member));
     let pages = page::routes(api.clone(), front.shutdown.clone());
-    api.merge(pages.layer(from_fn_with_state(Arc::clone(&front.guard), observe)))
-        .layer(from_fn_with_state(member, identity::identify))
+    api.merge(surround_pages(pages, &front.guard)).layer(from_fn_with_state(member, identity::identify))
 }
 
 fn api_router(front: Arc<Front>) -> Router {
@@ -243,7 +238,9 @@ async fn at_leader(State(front): State<Arc<Front>>, mut request: Request) -> Res
         None => call(front.forwarding.clone(), Request::from_parts(parts, body)).await,
         Some(entered) => {
             let kept = Kept::default();
-            match entered.serve(Request::from_parts(parts.clone(), kept.of(body))).await {
+            let mut whole = parts.clone();
+            whole.extensions.insert(kept.account.clone());
+            match entered.serve(Request::from_parts(whole, kept.of(body))).await {
                 Ok(answer) => answer,
                 Err(_) if parts.method.is_safe() => {
                     call(front.forwarding.clone(), Request::from_parts(parts, Body::empty())).await
@@ -292,8 +289,9 @@ impl Front {
         // Earlier versions do not sign it: who knows the id, which is random, may say so once.
         let is_earlier = !request.headers().contains_key(HEAD) && earlier_bytes(&*self.member) > 0;
         let id = if is_earlier {
-            let (parts, body) = request.into_parts();
-            read_within(&parts, body, DELIVERIES.max_bytes, (&self.earlier_deliveries, DELIVERY_WITHIN)).await?
+            let (mut parts, body) = request.into_parts();
+            parts.extensions.insert(self.earlier_deliveries.clone());
+            read(&parts, body, DELIVERIES.max_bytes).await?
         } else {
             self.peers.read(request, &DELIVERIES, || 0).await?
         };

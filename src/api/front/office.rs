@@ -7,7 +7,6 @@
 //! after that.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
@@ -23,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tower::Service;
 
 use super::serving::Serving;
+use crate::api::access::Guard;
 use crate::api::app::{AppParts, AppState};
 use crate::api::delivery::HasJobs;
 use crate::api::error::{ApiError, Code};
@@ -102,8 +102,8 @@ pub(super) struct Own {
     pub(super) office: Office,
     /// The store of the member, which knows whether it still leads.
     pub(super) store: Arc<dyn Store>,
-    /// The address that the process listens on.
-    pub(super) address: SocketAddr,
+    /// What guards the process.
+    pub(super) guard: Arc<Guard>,
     /// The API's description.
     pub(super) openapi: Bytes,
     /// The calls that are served.
@@ -134,7 +134,7 @@ impl Own {
         let tenure = self.office.0.borrow().clone().filter(|tenure| !tenure.mark.is_over())?;
         let made = tenure.router.get_or_init(|| {
             let (state, ending) = (tenure.state.clone(), tenure.ending.clone());
-            let parts = AppParts::new(state, self.address, ending, self.openapi.clone());
+            let parts = AppParts::new(state, Arc::clone(&self.guard), ending, self.openapi.clone());
             routes::router(Arc::new(parts))
         });
         Some((made.clone(), tenure.mark.renewed()))

@@ -6,6 +6,7 @@ use std::future::ready;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
 use tokio::time::sleep;
 
 use super::*;

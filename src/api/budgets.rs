@@ -1,0 +1,77 @@
+//! The budgets of a process. There is one of each, however many routers it serves calls with.
+
+use std::time::Duration;
+
+use super::budget::{Account, Budget, Holder, Sharing};
+use crate::job::Actor;
+
+/// What bodies are counted in.
+const BODIES: &str = "bytes of request bodies";
+
+/// How large the budgets are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// For the bodies of those who may call, in bytes.
+    pub(super) bodies: usize,
+    /// For the bodies of what keeps jobs with their workers and ends them, in bytes.
+    pub(super) work: usize,
+    /// For the bodies of those who have not shown who they are, in bytes.
+    pub(super) strange_bodies: usize,
+    /// For the open calls of those.
+    pub(super) strange_calls: usize,
+    /// For the connections of those.
+    pub(super) strange_connections: usize,
+}
+
+/// The budgets.
+#[derive(Debug)]
+pub(super) struct Budgets {
+    bodies: Budget,
+    work: Budget,
+    strange_bodies: Budget,
+    /// The open calls of those who have not shown who they are.
+    pub(super) strange_calls: Budget,
+    /// The connections of those; `None` where nobody has to show it.
+    pub(super) strange_connections: Option<Budget>,
+    /// The time in which a body has to bring another part.
+    within: Duration,
+}
+
+impl Budgets {
+    /// Makes the budgets for the holders of these tokens; where there are none, for the addresses that call.
+    pub(super) fn new(sizes: Sizes, tokens: Vec<Actor>, within: Duration) -> Self {
+        let is_open = tokens.is_empty();
+        let callers = if is_open { Sharing::Parts(2) } else { Sharing::Named(tokens) };
+        let strange = |name, what, size, parts| Budget::new(name, what, size, &Sharing::Parts(parts));
+        let connections = || strange("unauthenticated_connections", "connections", sizes.strange_connections, 2);
+        Self {
+            bodies: Budget::new("bodies", BODIES, sizes.bodies, &callers),
+            work: Budget::new("work", "bytes of heartbeats and ends of jobs", sizes.work, &callers),
+            strange_bodies: strange("unauthenticated_bodies", BODIES, sizes.strange_bodies, 16),
+            strange_calls: strange("unauthenticated_calls", "calls without a token", sizes.strange_calls, 4),
+            strange_connections: (!is_open).then(connections),
+            within,
+        }
+    }
+
+    /// Returns at whose expense the body of a call is read.
+    pub(super) fn account(&self, holder: Holder, sort: Sort) -> Account {
+        let budget = match sort {
+            Sort::Strange => &self.strange_bodies,
+            Sort::Working => &self.work,
+            Sort::Usual => &self.bodies,
+        };
+        Account { budget: budget.clone(), holder, within: self.within }
+    }
+}
+
+/// What a call is to the budgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// It is of somebody who has not shown who it is.
+    Strange,
+    /// It keeps a job with its worker or ends it, or asks how the server is.
+    Working,
+    /// It is any other.
+    Usual,
+}
