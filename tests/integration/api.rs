@@ -5,6 +5,7 @@ mod access;
 mod addresses;
 mod admin;
 mod asking;
+mod budgets;
 mod calling;
 mod clocks;
 mod connections;

@@ -2,24 +2,31 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
+use futures::stream;
 use leasehold::api::access::{Access, Role, Token, token_hash};
 use leasehold::job::Actor;
 use leasehold::wire::SubmitJob;
 use serde_json::Value;
+use tokio::time::timeout;
 
-use super::server::{Server, Setup, claim, problem};
+use super::members::{NOWHERE, pair_for};
+use super::server::{SOON, Server, Setup, claim, problem};
 
 const ROLES: [Role; 4] = [Role::Read, Role::Submit, Role::Work, Role::Admin];
 
 /// A server with a token for each role, which is `secret-` and the role.
 async fn guarded() -> Server {
+    Server::start_with(Setup { access: of_each_role(), ..Setup::default() }).await
+}
+
+fn of_each_role() -> Access {
     let token = |role: Role| Token {
         name: Actor::new(format!("{}-token", role.as_str())).expect("a name"),
         roles: BTreeSet::from([role]),
         sha256: token_hash(&format!("secret-{}", role.as_str())),
     };
-    let tokens = ROLES.map(token).to_vec();
-    Server::start_with(Setup { access: Access::new(tokens).expect("tokens"), ..Setup::default() }).await
+    Access::new(ROLES.map(token).to_vec()).expect("tokens")
 }
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
@@ -214,6 +221,31 @@ async fn a_body_without_the_right_to_send_it_is_not_read() {
     let server = guarded().await;
     let request = reqwest::Client::new().post(server.url("/v1/jobs")).bearer_auth("secret-read").body("nonsense");
     assert_eq!(problem(request.send().await.expect("an answer")).await.code, "forbidden");
+}
+
+/// The body is announced and never comes: who reads it before it looks at the role waits for it.
+#[tokio::test]
+async fn a_member_that_does_not_lead_reads_no_body_without_the_right_to_send_it() {
+    let [leader, follower] = pair_for(NOWHERE, &of_each_role()).await;
+    let _manager = leader.take_office();
+    leader.sees(1, Some(1));
+    follower.sees(1, Some(1));
+    let http = reqwest::Client::new();
+    for (call, needed) in CALLS.iter().filter_map(|(call, role)| Some((*call, (*role)?))) {
+        let (method, path) = call.split_once(' ').expect("a method and a path");
+        if method == "GET" {
+            continue;
+        }
+        for role in ROLES.into_iter().filter(|role| *role != needed && *role != Role::Admin) {
+            let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
+            let url = follower.url(&path.replace(['{', '}'], ""));
+            let body = reqwest::Body::wrap_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+            let request = http.request(method, url).bearer_auth(format!("secret-{}", role.as_str())).body(body);
+            let answer = timeout(SOON, request.send()).await.unwrap_or_else(|_| panic!("{call} as {role} is read"));
+            let refused = problem(answer.expect("an answer")).await;
+            assert_eq!((refused.status, refused.code.as_str()), (403, "forbidden"), "{call} as {role}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -125,13 +125,18 @@ pub(super) fn clock() -> Arc<dyn Clock> {
 
 /// Starts members 1 and 2. Member 3 is at this address.
 pub(super) async fn pair(third: &str) -> [Process; 2] {
+    pair_for(third, &Access::default()).await
+}
+
+/// Starts such members for the holders of tokens.
+pub(super) async fn pair_for(third: &str, access: &Access) -> [Process; 2] {
     let [first, second] = [listener().await, listener().await];
     let url = |listener: &TcpListener| format!("http://{}", listener.local_addr().expect("an address"));
     let addresses = BTreeMap::from([(1, url(&first).into()), (2, url(&second).into()), (3, third.into())]);
     let [first, second] = [(1, first), (2, second)].map(|(member, listener)| {
         let map =
             ClusterMap { cluster: "test".into(), member, addresses: addresses.clone(), reached: Reached::default() };
-        Process::start(listener, map)
+        Process::start(listener, map, access.clone())
     });
     [first, second]
 }
@@ -149,7 +154,7 @@ async fn listener() -> TcpListener {
 pub(super) const NOWHERE: &str = "http://127.0.0.1:1";
 
 impl Process {
-    fn start(listener: TcpListener, map: ClusterMap) -> Self {
+    fn start(listener: TcpListener, map: ClusterMap, access: Access) -> Self {
         let directory = TempDir::new().expect("a directory");
         let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
         let store = Measured::around(Arc::new(store));
@@ -169,7 +174,7 @@ impl Process {
             clock: clock(),
             clocks: Arc::clone(&clocks),
             executor: executor(),
-            access: Access::default(),
+            access,
             metrics: metrics::install().expect("metrics"),
             limits: Limits::default(),
         };
