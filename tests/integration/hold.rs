@@ -1,6 +1,7 @@
 //! What must hold, shown on whole servers: raced, killed, cut off from their store.
 
 mod addresses;
+mod attack;
 mod chaos;
 mod disks;
 mod duplicates;
