@@ -309,8 +309,9 @@ mod tests {
         more.keep(300);
         assert!(budget.take(&holders[2], 100).is_ok());
         drop((others, more));
-        assert!(budget.0.taken.lock().by_holder.is_empty(), "who holds nothing is forgotten");
-        assert_eq!((budget.0.taken.lock().all, budget.0.taken.lock().common), (0, 0));
+        let taken = budget.0.taken.lock();
+        assert!(taken.by_holder.is_empty(), "who holds nothing is forgotten");
+        assert_eq!((taken.all, taken.common), (0, 0));
     }
 
     #[test]
