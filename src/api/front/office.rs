@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -229,6 +229,8 @@ fn is_recalls(method: &Method, path: &str) -> bool {
 }
 
 /// Serves a call with this router.
-pub(super) async fn call(mut router: Router, request: Request) -> Response {
+pub(super) async fn call(mut router: Router, mut request: Request) -> Response {
+    // A route that has matched before would be taken for one that this router's is below.
+    request.extensions_mut().remove::<MatchedPath>();
     router.call(request).await.unwrap_or_else(|never: Infallible| match never {})
 }
