@@ -71,6 +71,9 @@ pub use front::{MemberState, Office};
 pub use proxies::TrustedProxy;
 pub use routes::openapi_json;
 pub use serve::{serve, serve_member, serve_monitor};
+pub use trim::selected;
+#[cfg(test)]
+pub(crate) use trim::{MAX_ANSWER_DEPTH, MAX_PATH_NAMES};
 
 #[cfg(test)]
 mod tests;

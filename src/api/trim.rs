@@ -6,15 +6,25 @@ use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 use serde::Serialize;
+use serde::de::Error as _;
 use serde_json::value::RawValue;
 
 use super::error::{ApiError, Code};
 use super::extract::Query;
 use crate::query::fields::closest;
+use crate::wire::check::MAX_BODY_DEPTH;
 use crate::wire::job::JOB_FIELDS;
 
 /// The most fields that a call can select.
 const MAX_FIELDS: usize = 100;
+/// The longest path to a field, in bytes.
+pub(crate) const MAX_PATH_BYTES: usize = 1024;
+/// The most names on a path to a field: a body has no members deeper than these lead. Selecting, copying and dropping
+/// recurse as deep as the longest path.
+pub(crate) const MAX_PATH_NAMES: usize = 1 + MAX_BODY_DEPTH;
+/// How deep an answer is nested at most, so that copying out of lists within lists ends too: a body, within the fields
+/// of a job, within a list of jobs.
+pub(crate) const MAX_ANSWER_DEPTH: usize = MAX_BODY_DEPTH + 8;
 /// The fields that have members of any name. After `labels` and `resources`, the rest of a path is one name, dots
 /// included; in `payload` and `result`, each dot leads one level down.
 const LABELS: [&str; 2] = ["labels", "resources"];
@@ -73,7 +83,7 @@ impl Fields {
             return serde_json::to_writer(out, answer).map_err(broken);
         }
         let whole = serde_json::to_string(answer).map_err(broken)?;
-        self.copy(&whole, out).map_err(broken)
+        self.copy(&whole, MAX_ANSWER_DEPTH, out).map_err(broken)
     }
 
     /// Returns the selected fields of an answer.
@@ -84,14 +94,17 @@ impl Fields {
         RawValue::from_string(text).map_err(|error| ApiError::new(Code::Internal, error.to_string()))
     }
 
-    /// Copies the selected members of a value; of a list, those of each entry.
-    fn copy(&self, value: &str, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+    /// Copies the selected members of a value, which is nested at most `depth` levels deep; of a list, those of each
+    /// entry.
+    fn copy(&self, value: &str, depth: usize, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
         if self.are_all() {
             out.extend_from_slice(value.as_bytes());
             return Ok(());
         }
+        let inside = || depth.checked_sub(1).ok_or_else(|| serde_json::Error::custom("it is nested too deep"));
         match value.as_bytes().first() {
             Some(b'{') => {
+                let depth = inside()?;
                 let members: IndexMap<String, &RawValue> = serde_json::from_str(value)?;
                 out.push(b'{');
                 let mut is_first = true;
@@ -102,18 +115,19 @@ impl Fields {
                     }
                     serde_json::to_writer(&mut *out, name)?;
                     out.push(b':');
-                    fields.copy(member.get(), out)?;
+                    fields.copy(member.get(), depth, out)?;
                 }
                 out.push(b'}');
             }
             Some(b'[') => {
+                let depth = inside()?;
                 let entries: Vec<&RawValue> = serde_json::from_str(value)?;
                 out.push(b'[');
                 for (index, entry) in entries.iter().enumerate() {
                     if index > 0 {
                         out.push(b',');
                     }
-                    self.copy(entry.get(), out)?;
+                    self.copy(entry.get(), depth, out)?;
                 }
                 out.push(b']');
             }
@@ -125,6 +139,9 @@ impl Fields {
 
 /// Returns the names on the path to a field.
 fn path(name: &str) -> Result<Vec<&str>, String> {
+    if name.len() > MAX_PATH_BYTES {
+        return Err(format!("a field's path must have at most {MAX_PATH_BYTES} bytes, not {}", name.len()));
+    }
     let inside = |outer: &str| name.strip_prefix(outer).and_then(|rest| rest.strip_prefix('.'));
     if JOB_FIELDS.iter().any(|field| field == name) {
         return Ok(name.split('.').collect());
@@ -135,7 +152,11 @@ fn path(name: &str) -> Result<Vec<&str>, String> {
         }
     }
     if BODIES.iter().any(|body| inside(body).is_some_and(|rest| !rest.is_empty())) {
-        return Ok(name.split('.').collect());
+        let names: Vec<&str> = name.split('.').collect();
+        return match names.len() {
+            0..=MAX_PATH_NAMES => Ok(names),
+            many => Err(format!("a field's path must have at most {MAX_PATH_NAMES} names, not {many}")),
+        };
     }
     Err(match closest(name, JOB_FIELDS.iter().map(String::as_str)) {
         Some(close) => format!("a job has no field `{name}`; is `{close}` meant?"),
@@ -143,16 +164,26 @@ fn path(name: &str) -> Result<Vec<&str>, String> {
     })
 }
 
+/// Returns the fields at these paths of an answer in JSON, as the API's parameter `fields` selects them.
+///
+/// # Errors
+/// What is wrong with a path, or that the answer is not JSON.
+pub fn selected(paths: &[&str], answer: &str) -> Result<String, String> {
+    let mut fields = Fields::default();
+    for name in paths {
+        fields.add(&path(name)?);
+    }
+    let mut out = Vec::new();
+    fields.copy(answer, MAX_ANSWER_DEPTH, &mut out).map_err(|error| error.to_string())?;
+    String::from_utf8(out).map_err(|error| error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn trimmed(fields: &[&str], json: &str) -> String {
-        let mut asked = Fields::default();
-        fields.iter().for_each(|name| asked.add(&path(name).expect("a field")));
-        let mut out = Vec::new();
-        asked.copy(json, &mut out).expect("JSON");
-        String::from_utf8(out).expect("UTF-8")
+        selected(fields, json).expect("fields and JSON")
     }
 
     const JOB: &str = concat!(
@@ -169,6 +200,16 @@ mod tests {
         assert_eq!(trimmed(&["lease.worker_id"], JOB), r#"{"lease":null}"#);
         assert_eq!(trimmed(&["history.to"], JOB), r#"{"history":[{"to":"x"},{"to":"y"}]}"#);
         assert_eq!(trimmed(&["result"], JOB), "{}");
+    }
+
+    #[test]
+    fn a_path_is_refused_that_is_longer_or_leads_deeper_than_a_body_does() {
+        let deep = |names: usize| format!("payload{}", ".a".repeat(names - 1));
+        assert!(path(&deep(MAX_PATH_NAMES)).is_ok());
+        assert!(path(&deep(MAX_PATH_NAMES + 1)).is_err_and(|error| error.contains("at most 101 names, not 102")));
+        let long = |bytes: usize| format!("payload.{}", "a".repeat(bytes - "payload.".len()));
+        assert!(path(&long(MAX_PATH_BYTES)).is_ok());
+        assert!(path(&long(MAX_PATH_BYTES + 1)).is_err_and(|error| error.contains("at most 1024 bytes, not 1025")));
     }
 
     #[test]

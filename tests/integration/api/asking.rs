@@ -173,6 +173,25 @@ async fn only_the_fields_asked_for_are_given() {
 }
 
 #[tokio::test]
+async fn a_path_to_a_field_that_leads_deeper_than_any_is_refused_and_not_followed() {
+    let server = Server::start().await;
+    let payload = Some(json(&format!("{}{}", r#"[{"a":"#.repeat(49), "1".to_owned() + &"}]".repeat(49))));
+    server.client().submit(&SubmitJob { payload, ..SubmitJob::new("q", "k") }).await.expect("submitted");
+    let deep = format!("payload{}", ".a".repeat(49));
+    assert_eq!(reqwest::get(server.url(&format!("/v1/jobs?fields={deep}"))).await.expect("an answer").status(), 200);
+    for (path, says) in
+        [(".".repeat(16_000), "1024 bytes"), (".a".repeat(200), "101 names"), ("a".repeat(30_000), "1024 bytes")]
+    {
+        for list in ["/v1/jobs", "/v1/jobs/export", "/v1/jobs/a"] {
+            let (status, field, message) = refused(&server, &format!("{list}?fields=payload.{path}")).await;
+            assert_eq!((status, field.as_str()), (422, "fields"), "{list}");
+            assert!(message.contains(says), "{message}");
+        }
+    }
+    server.goes_on().await;
+}
+
+#[tokio::test]
 async fn a_list_is_in_the_order_of_any_sortable_field() {
     let server = Server::start().await;
     let client = server.client();
