@@ -88,6 +88,7 @@ codes! {
     ShareTaken TOO_MANY_REQUESTS "share_taken" "The caller has as much under way as it may";
     HeadersTooLarge REQUEST_HEADER_FIELDS_TOO_LARGE "headers_too_large" "The headers are too long";
     Internal INTERNAL_SERVER_ERROR "internal" "The server failed";
+    LeadersLost INTERNAL_SERVER_ERROR "leaders_lost" "Leaders were lost at this call";
     Overloaded SERVICE_UNAVAILABLE "overloaded" "The server has more to do than it takes";
     Contended SERVICE_UNAVAILABLE "contended" "Others write the same job";
     StoreUnavailable SERVICE_UNAVAILABLE "store_unavailable" "The store is not available";
@@ -105,7 +106,7 @@ codes! {
 impl Code {
     /// Returns whether the refusal is a fault of the server, which its operator should find in the log.
     pub(crate) const fn is_a_fault(self) -> bool {
-        matches!(self, Self::Internal | Self::StoreUnavailable | Self::OutcomeUnknown)
+        matches!(self, Self::Internal | Self::LeadersLost | Self::StoreUnavailable | Self::OutcomeUnknown)
     }
 
     /// Returns the code for a status from a part below the handlers.

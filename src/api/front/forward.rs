@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::claim::{is_named_claim, rest_of_claim};
 use super::deliveries::{Announced, Said};
 use super::identity::say;
+use super::losses::Losses;
 use super::office::{NotLed, Own, Tenure, waits};
 use crate::api::access::Guard;
 use crate::api::body::read;
@@ -80,6 +81,7 @@ pub(super) struct Forwarder {
     http: reqwest::Client,
     /// How a leader learns that a client has its answer.
     said: Arc<Said>,
+    losses: Losses,
     guard: Arc<Guard>,
     shutdown: CancellationToken,
 }
@@ -109,7 +111,8 @@ impl Forwarder {
             .build()?;
         let (members, standing) = (member.members(), member.standing());
         let said = Arc::new(Said::new(http.clone(), signer, Arc::clone(&member), map.clone()));
-        Ok(Self { map, member, members, standing, own, http, said, guard, shutdown })
+        let losses = Losses::default();
+        Ok(Self { map, member, members, standing, own, http, said, losses, guard, shutdown })
     }
 
     /// Returns the refusal for want of a leader.
@@ -149,6 +152,7 @@ impl Forwarder {
             return self.forward_once(&parts, body).await;
         }
         let read = read(&parts, body, MAX_BULK_BYTES).await?;
+        self.losses.check(&parts, &read.bytes)?;
         let (came, mut body) = (Instant::now(), read.bytes.clone());
         let mut changes = Changes::of(self);
         // Bounded by the patience, which begins anew when a leader goes at which a claim has waited.
@@ -164,7 +168,7 @@ impl Forwarder {
                         false => Err(self.not_led(&not_led)),
                     })
                 }
-                (None, Some(leader)) => self.ask(leader, &parts, body.clone().into()).await,
+                (None, Some(leader)) => self.ask(leader, &parts, body.clone().into(), Some(&read.bytes)).await,
                 (None, None) => Ok(None),
             };
             match asked {
@@ -206,9 +210,9 @@ impl Forwarder {
                 return answer.map_err(|not_led| self.not_led(&not_led));
             }
             // Its address may not be known yet, and nothing of the body has been read.
-            if let Some((leader, address)) = self.leader().and_then(|leader| Some((leader, self.address(leader)?))) {
+            if let Some(leader) = self.leader().filter(|leader| self.address(*leader).is_some()) {
                 let body = reqwest::Body::wrap_stream(body.into_data_stream());
-                return self.ask_at(&address, leader, parts, body).await?.ok_or_else(|| self.no_leader());
+                return self.ask(leader, parts, body, None).await?.ok_or_else(|| self.no_leader());
             }
             if !changes.wait().await {
                 return Err(self.no_leader());
@@ -226,21 +230,17 @@ impl Forwarder {
         self.map.proved_address(leader, &*self.member)
     }
 
-    /// Asks a member, and returns its answer; `None` when nobody has carried out the call.
-    async fn ask(&self, leader: u64, parts: &Parts, body: reqwest::Body) -> Result<Option<Response>, ApiError> {
-        match self.address(leader) {
-            Some(address) => self.ask_at(&address, leader, parts, body).await,
-            None => Ok(None),
-        }
-    }
-
-    async fn ask_at(
+    /// Asks a member, and returns its answer; `None` when nobody has carried out the call. `came` is the body with which
+    /// the call came, if that is known as a whole: by it the call is recognized when leaders are lost at it.
+    async fn ask(
         &self,
-        address: &str,
         leader: u64,
         parts: &Parts,
         body: reqwest::Body,
+        came: Option<&Bytes>,
     ) -> Result<Option<Response>, ApiError> {
+        let (term, begun) = (self.standing.borrow().term, Instant::now());
+        let Some(address) = self.address(leader) else { return Ok(None) };
         let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let url = Url::parse(&format!("{address}{path}"))
             .map_err(|error| ApiError::new(Code::MalformedRequest, format!("the path cannot be forwarded: {error}")))?;
@@ -254,13 +254,20 @@ impl Forwarder {
         };
         match answer {
             Ok(answer) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => self.refused(answer, parts).await,
-            Ok(answer) => Ok(Some(self.relay(answer, leader, address))),
+            Ok(answer) => Ok(Some(self.relay(answer, leader, &address))),
             Err(error) if error.is_connect() => Ok(None),
             Err(error) if error.is_builder() => {
                 let detail = "the call cannot be forwarded";
                 Err(ApiError::new(Code::MalformedRequest, detail).caused_by(error.to_string()))
             }
-            Err(error) => self.unknown(parts, &error.to_string()),
+            Err(error) => {
+                // A call that has waited is not what has ended the leader.
+                let has_waited = waits(&parts.method, &parts.uri) && begun.elapsed() > PATIENCE;
+                if let Some(body) = came.filter(|_| !has_waited) {
+                    self.losses.note(term, parts, body)?;
+                }
+                self.unknown(parts, &error.to_string())
+            }
         }
     }
 

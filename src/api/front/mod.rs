@@ -2,10 +2,11 @@
 //! call goes to the member that leads, which may be this one.
 //!
 //! In reading order: [`Front`] here, [`office`] (the manager that works while this member leads), [`forward`] (the way
-//! to the leader), [`claim`] (claims that move over to the next leader), [`kept`] (bodies of calls that may be made
-//! again), [`serving`] (the calls that are held up while the lead is handed over), [`deliveries`] (when claimed jobs
-//! have come to a client of a follower), [`cluster`] (where the member stands, and changes), [`clocks`] (whether the
-//! clocks of the members agree), [`identity`](mod@identity) (which cluster a call is for) and [`measured`] (metrics).
+//! to the leader), [`losses`] (calls at which leaders were lost), [`claim`] (claims that move over to the next leader),
+//! [`kept`] (bodies of calls that may be made again), [`serving`] (the calls that are held up while the lead is handed
+//! over), [`deliveries`] (when claimed jobs have come to a client of a follower), [`cluster`] (where the member stands,
+//! and changes), [`clocks`] (whether the clocks of the members agree), [`identity`](mod@identity) (which cluster a call
+//! is for) and [`measured`] (metrics).
 
 mod claim;
 mod clocks;
@@ -14,6 +15,7 @@ mod deliveries;
 mod forward;
 mod identity;
 mod kept;
+mod losses;
 mod measured;
 mod office;
 mod serving;
