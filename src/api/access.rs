@@ -1,20 +1,25 @@
 //! Access control: bearer tokens with roles, and the protection of a server without tokens.
 
+mod sites;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use http::header::{AUTHORIZATION, ORIGIN};
-use http::{HeaderMap, Uri};
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+pub use self::sites::OwnNames;
+
+use self::sites::Sites;
 use super::budgets::Budgets;
 use super::error::{ApiError, Code};
 use super::proxies::Proxies;
 use crate::job::{Actor, words};
 use crate::manager::Caller;
-use crate::wire::{Me, cookie};
+use crate::wire::Me;
 
 words! {
     /// A permission of a token's holder.
@@ -65,10 +70,11 @@ pub enum AccessError {
     Exposed(SocketAddr),
 }
 
-/// The tokens that a server accepts.
+/// The tokens that a server accepts, and the names by which it is called.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     tokens: Vec<Holder>,
+    names: OwnNames,
 }
 
 #[derive(Clone, Debug)]
@@ -96,7 +102,13 @@ impl Access {
             }
             holders.push(Holder { name, roles, hash });
         }
-        Ok(Self { tokens: holders })
+        Ok(Self { tokens: holders, names: OwnNames::default() })
+    }
+
+    /// Returns the same access to a server that is called by these names.
+    #[must_use]
+    pub fn called(self, names: OwnNames) -> Self {
+        Self { names, ..self }
     }
 
     /// Returns whether everyone may call, because no token is configured.
@@ -168,8 +180,8 @@ impl Access {
 pub(super) struct Guard {
     /// The tokens and their roles.
     pub(super) access: Access,
-    /// Whether every process on this machine may call the server, which includes every browser on it.
-    pub(super) trusts_its_machine: bool,
+    /// Which sites' pages may call the process; `None` where everyone needs a token.
+    pub(super) sites: Option<Sites>,
     /// What callers may hold at once.
     pub(super) budgets: Budgets,
     /// Who is believed in what it says of clients.
@@ -179,7 +191,8 @@ pub(super) struct Guard {
 impl Guard {
     /// Guards a process that listens on this address.
     pub(super) fn new(access: Access, address: SocketAddr, budgets: Budgets, proxies: Proxies) -> Self {
-        Self { trusts_its_machine: access.is_open() && address.ip().is_loopback(), access, budgets, proxies }
+        let sites = access.is_open().then(|| Sites::new(address, access.names.clone()));
+        Self { sites, access, budgets, proxies }
     }
 }
 
@@ -195,34 +208,6 @@ pub fn token_hash(token: &str) -> String {
 /// [`AccessError::Exposed`] when other machines can reach it, it has no tokens, and `insecure` is not set.
 pub fn check_exposure(listen: SocketAddr, access: &Access, insecure: bool) -> Result<(), AccessError> {
     if listen.ip().is_loopback() || !access.is_open() || insecure { Ok(()) } else { Err(AccessError::Exposed(listen)) }
-}
-
-/// Refuses requests that a web page of another site made a browser send. A server on loopback without tokens trusts
-/// everyone on its machine, and so every browser there: a page could send it a form (which the `Origin` header shows),
-/// or have its own name resolve to 127.0.0.1 and read the answers too (which the `Host` header shows).
-pub(crate) fn refuse_other_sites(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
-    let foreign = |what: &str| Err(ApiError::new(Code::ForeignOrigin, format!("{what} is not this server's")));
-    let text = |name| headers.get(name).map(|value: &http::HeaderValue| value.to_str().unwrap_or_default());
-    let authority = cookie::authority(uri, headers);
-    if !authority.is_some_and(is_local) {
-        return foreign("the host asked for");
-    }
-    match text(ORIGIN) {
-        Some(origin) if origin.split_once("://").map(|(_, origin)| origin) != authority => {
-            foreign("the origin of the request")
-        }
-        _ => Ok(()),
-    }
-}
-
-fn is_local(authority: &str) -> bool {
-    let host = match authority.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
-        _ => authority,
-    };
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost")
-        || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tower::Service;
 use tracing::{debug, warn};
 
-use super::access::{Guard, Role, refuse_other_sites};
+use super::access::{Guard, Role};
 use super::charge::charge;
 use super::error::{ApiError, Code, write_problem};
 use super::places::{NO_PLACE, Standing};
@@ -138,7 +138,7 @@ fn take_cookie(request: &mut Request) -> Result<(), ApiError> {
 }
 
 /// Refuses requests for which there is no place, those with headers that are too long or with two hosts, and those of
-/// other sites where every local process is trusted.
+/// other sites where everyone is trusted.
 fn admit(guard: &Guard, request: &Request) -> Result<(), ApiError> {
     if request.extensions().get::<Standing>() == Some(&Standing::Reserved) && !may_use_reserve(guard, request) {
         return Err(ApiError::new(Code::Overloaded, NO_PLACE));
@@ -153,7 +153,10 @@ fn admit(guard: &Guard, request: &Request) -> Result<(), ApiError> {
     if headers.get_all(HOST).iter().nth(1).is_some() {
         return Err(ApiError::new(Code::MalformedRequest, "the request has more than one `Host` header"));
     }
-    if guard.trusts_its_machine { refuse_other_sites(request.uri(), headers) } else { Ok(()) }
+    match &guard.sites {
+        Some(sites) => sites.check(request.method(), request.uri(), headers),
+        None => Ok(()),
+    }
 }
 
 /// Returns whether a request may be served while there are too many connections: from a probe, or from an operator who

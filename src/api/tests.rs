@@ -33,11 +33,14 @@ impl Fixture {
         let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
         let manager = Manager::start(Arc::new(store), Arc::new(SystemClock::default()), ManagerConfig::default());
         let limits = Limits::default();
+        let mut guard = limits.guard(Access::default(), ([192, 0, 2, 1], 7400).into());
+        // The requests come over no connection, and name no host.
+        Arc::get_mut(&mut guard).expect("it is new").sites = None;
         let app = Arc::new(AppParts {
             manager,
             subscriptions: None,
             schedules: None,
-            guard: limits.guard(Access::default(), ([192, 0, 2, 1], 7400).into()),
+            guard,
             peers: None,
             of_peers: None,
             metrics: metrics::install().expect("metrics"),

@@ -64,7 +64,7 @@ impl ClusterArgs {
 /// Where the other managers reach this one, and the secret that they share.
 #[derive(Debug)]
 pub(super) struct Cluster {
-    url: Url,
+    pub(super) url: Url,
     pub(super) secret: SharedSecret,
 }
 

@@ -26,7 +26,7 @@ use super::notify::{self, Notifications, NotifyArgs};
 use super::output::print;
 use super::settings::Settings;
 use super::signals::Signals;
-use crate::api::access::{Access, check_exposure};
+use crate::api::access::{Access, OwnNames, check_exposure};
 use crate::api::{self, AppState, Limits, MemberState, Office, TrustedProxy};
 use crate::clock::{AwakeClock, Clock, ComparedClock, ContinuedClock, MemberClock, MemberClocks, SystemClock};
 use crate::monitor::MonitorConfig;
@@ -51,6 +51,11 @@ pub(super) struct HostArgs {
     /// Listen beyond this machine although no tokens are configured: anyone can then submit, claim and cancel jobs
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<bool>,
+    /// Let browsers and programs ask for this host name too where no tokens are configured (repeatable), such as
+    /// jobs.internal; addresses, names without a dot, this machine's name and those in --public-url, --advertise and
+    /// --peers need not be given
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    allow_host: Vec<String>,
     /// The most open connections; further ones are refused, but for a few that serve operators and probes [default:
     /// 16000, or what the limit of open files leaves room for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -99,6 +104,24 @@ fn limits_of(room: usize, wanted: Option<u32>, wanted_per_address: Option<u32>) 
     Limits { connections, connections_per_address: per_address.clamp(1, connections), ..limits }
 }
 
+/// Returns the names by which this machine is called, as far as it knows them itself.
+fn own_names() -> OwnNames {
+    let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    own.map_or_else(OwnNames::default, |name| OwnNames::default().with_host(&name))
+}
+
+/// Adds a host that the server may be asked for.
+fn allow(names: OwnNames, host: &str) -> Result<OwnNames, String> {
+    let is_a_name = |host: &str| !host.contains(['/', ':', '@', '*']) && url::Host::parse(host).is_ok();
+    match host.trim() {
+        host if is_a_name(host) => Ok(names.with_host(host)),
+        other => Err(format!(
+            "`allow_host` (--allow-host, LEASEHOLD_ALLOW_HOST): {other:?} is not the name of a host, such as \
+             jobs.internal"
+        )),
+    }
+}
+
 /// Listens with a queue long enough for thousands of workers that come at once.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -137,6 +160,8 @@ impl Host {
         let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
         let listen = args.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, default_port).into());
         let access = Access::new(settings.tokens.clone()).map_err(|error| usage(&error))?;
+        let allowed = if args.allow_host.is_empty() { &settings.allow_host } else { &args.allow_host };
+        let names = allowed.iter().try_fold(own_names(), |names, host| allow(names, host)).map_err(Failure::Usage)?;
         let insecure = args.insecure.or(settings.insecure).unwrap_or(false);
         check_exposure(listen, &access, insecure).map_err(|error| usage(&error))?;
         let metrics = api::metrics::install().map_err(Failure::Failed)?;
@@ -152,11 +177,19 @@ impl Host {
             Some(_) => (None, (room / 2).max(1)),
             None => (Cluster::of(&args.cluster, &settings, chosen)?, room),
         };
+        let notifications = Notifications::of(&args.notify, &settings.notify)?;
+        let names = match notifications.public_url() {
+            Some(url) => names.with_public_url(url),
+            None => names,
+        };
+        let peers = members.iter().flat_map(|members| members.map.addresses.values());
+        let peers = peers.filter_map(|address| Url::parse(address).ok());
+        let urls = peers.chain(cluster.as_ref().map(|cluster| cluster.url.clone()));
         Ok(Self {
             listen,
             limits: Limits { trusted_proxies, ..limits_of(room, connections, per_address) },
-            access,
-            notifications: Notifications::of(&args.notify, &settings.notify)?,
+            access: access.called(urls.fold(names, |names, url| names.with_url(&url))),
+            notifications,
             oversight: args.oversight.over(&settings.monitor).map_err(Failure::Usage)?,
             cluster,
             engine: settings.engine(args.store)?.in_group(members.as_ref().map(Members::group)),

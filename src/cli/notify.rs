@@ -67,6 +67,11 @@ impl Notifications {
         config.timeout = settings.timeout.map_or(config.timeout, |duration| duration.0);
         Ok(Self { policy, config })
     }
+
+    /// Returns a URL of the server as people reach it, if one is given.
+    pub(super) fn public_url(&self) -> Option<&Url> {
+        self.config.origin.pages.as_ref()
+    }
 }
 
 fn origin(url: &str) -> Result<Origin, Failure> {

@@ -83,6 +83,8 @@ pub(super) struct Settings {
     pub(super) join: Option<bool>,
     pub(super) snapshot_rate: Option<u32>,
     pub(super) insecure: Option<bool>,
+    #[serde(default)]
+    pub(super) allow_host: Vec<String>,
     pub(super) no_monitor: Option<bool>,
     pub(super) no_executor: Option<bool>,
     pub(super) max_connections: Option<u32>,

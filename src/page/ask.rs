@@ -8,12 +8,12 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{FromRef, FromRequestParts};
 use http::header::{AUTHORIZATION, HOST};
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 use tower::ServiceExt as _;
 
 use super::shown;
-use crate::wire::{ClusterStatus, Me, Problem};
+use crate::wire::{ClusterStatus, Me, Problem, cookie};
 
 /// The longest answer that a page reads, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -134,6 +134,12 @@ where
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, site: &S) -> Result<Self, Infallible> {
-        Ok(Self { api: Api::from_ref(site), headers: parts.headers.clone() })
+        let mut headers = parts.headers.clone();
+        // A call of the API has the name in the header, also where the page's request has it in its URI.
+        let name = cookie::authority(&parts.uri, &parts.headers).map(HeaderValue::from_str);
+        if let Some(Ok(name)) = name {
+            headers.insert(HOST, name);
+        }
+        Ok(Self { api: Api::from_ref(site), headers })
     }
 }

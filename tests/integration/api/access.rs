@@ -261,6 +261,24 @@ async fn a_browser_on_another_site_reaches_nothing_on_a_server_without_tokens() 
         assert_eq!((refused.status, refused.code.as_str()), (403, "foreign_origin"), "{name}: {value}");
     }
     assert_eq!(submit("host", "localhost:7400").await.expect("an answer").status(), 201);
+    // What an image, a link and the page itself have a browser send.
+    let get = async |path: &str, fetch: [&str; 3]| {
+        let names = ["sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest"];
+        let request = http.get(server.url(path));
+        let request = names.iter().zip(fetch).fold(request, |request, (name, value)| request.header(*name, value));
+        request.send().await.expect("an answer").status().as_u16()
+    };
+    for (path, fetch, status) in [
+        ("/v1/jobs?fields=payload", ["cross-site", "no-cors", "image"], 403),
+        ("/v1/jobs", ["same-site", "navigate", "document"], 403),
+        ("/metrics", ["cross-site", "navigate", "document"], 403),
+        ("/jobs", ["cross-site", "navigate", "iframe"], 403),
+        ("/jobs", ["cross-site", "navigate", "document"], 200),
+        ("/v1/jobs", ["same-origin", "cors", "empty"], 200),
+        ("/v1/jobs", ["none", "navigate", "document"], 200),
+    ] {
+        assert_eq!(get(path, fetch).await, status, "{path} {fetch:?}");
+    }
 
     let guarded = guarded().await;
     let request = http.get(guarded.url("/v1/jobs")).header("host", "jobs.example").bearer_auth("secret-read");

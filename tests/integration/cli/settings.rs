@@ -55,6 +55,50 @@ fn a_server_open_to_the_world_is_refused() {
     assert!(!place.path().join("leasehold-data").exists());
 }
 
+/// The status of a call that has these lines in its head.
+fn answered(address: &str, head: &str) -> String {
+    let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+    let request = format!("GET /v1/jobs HTTP/1.1\r\n{head}\r\nconnection: close\r\n\r\n");
+    std::io::Write::write_all(&mut stream, request.as_bytes()).expect("sent");
+    let answer = std::io::read_to_string(stream).expect("an answer");
+    answer.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_server_without_tokens_answers_to_its_own_names_only_wherever_it_listens() {
+    let place = tempfile::tempdir().expect("a directory");
+    fs::write(place.path().join("s.toml"), "allow_host = [\"jobs.internal\", \"jobs.lan\"]\n").expect("written");
+    let port = servers::ports::free();
+    let listen = format!("0.0.0.0:{port}");
+    let public = ["--public-url", "https://jobs.example/leasehold"];
+    let own = nix::unistd::gethostname().expect("a name").into_string().expect("text");
+    let options = [&["serve", "--config", "s.toml", "--insecure", "--listen", &listen][..], &public].concat();
+    let mut serve = Started::of(leasehold(place.path(), options).stderr(std::process::Stdio::null()));
+    let mut output = std::io::BufReader::new(serve.child().stdout.take().expect("its output"));
+    std::io::BufRead::read_line(&mut output, &mut String::new()).expect("it says where it listens");
+    let address = format!("127.0.0.1:{port}");
+    for host in [&address, "leasehold", &own, "jobs.internal", "jobs.lan:80", "jobs.example", "10.1.2.3"] {
+        assert_eq!(answered(&address, &format!("host: {host}")), "200", "{host}");
+    }
+    for host in ["evil.example", "jobs.internal.evil.example", "10.1.2.3.evil.example"] {
+        assert_eq!(answered(&address, &format!("host: {host}")), "403", "{host}");
+    }
+    let from = |origin: &str| answered(&address, &format!("host: jobs.internal\r\norigin: {origin}"));
+    assert_eq!([from("http://jobs.internal"), from("https://jobs.example")], ["200", "200"]);
+    assert_eq!([from("http://evil.example"), from("null")], ["403", "403"]);
+    let image = "host: leasehold\r\nsec-fetch-site: cross-site\r\nsec-fetch-dest: image\r\nsec-fetch-mode: no-cors";
+    assert_eq!(answered(&address, image), "403");
+}
+
+#[test]
+fn what_is_no_name_of_a_host_is_refused_with_the_setting() {
+    let place = tempfile::tempdir().expect("a directory");
+    for wrong in ["http://jobs.internal", "jobs.internal:7400", "*.internal", "a b", ""] {
+        let said = run(place.path(), ["serve", &format!("--allow-host={wrong}")]).expect(2).stderr();
+        assert!(said.contains("--allow-host"), "{wrong}: {said}");
+    }
+}
+
 #[test]
 fn a_monitor_of_its_own_on_the_embedded_store_is_refused_and_told_where_it_is() {
     let place = tempfile::tempdir().expect("a directory");
