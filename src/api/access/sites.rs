@@ -62,7 +62,7 @@ enum Reach {
 
 /// Tells the requests that pages of other sites made from others.
 #[derive(Debug)]
-pub(in crate::api) struct Sites {
+pub(crate) struct Sites {
     reach: Reach,
     names: OwnNames,
 }
@@ -75,7 +75,7 @@ impl Sites {
     }
 
     /// Refuses a request that a page of another site had a browser send.
-    pub(in crate::api) fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+    pub(crate) fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         let authority = cookie::authority(uri, headers);
         if !authority.is_some_and(|authority| self.is_own(authority)) {
             return foreign("the host asked for", "; `--allow-host` names further ones");

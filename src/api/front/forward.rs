@@ -230,8 +230,8 @@ impl Forwarder {
         self.map.proved_address(leader, &*self.member)
     }
 
-    /// Asks a member, and returns its answer; `None` when nobody has carried out the call. `came` is the body with which
-    /// the call came, if that is known as a whole: by it the call is recognized when leaders are lost at it.
+    /// Asks a member, and returns its answer; `None` when nobody has carried out the call. `came` is the whole body
+    /// with which the call came, where it is known: by it the call is recognized when leaders are lost at it.
     async fn ask(
         &self,
         leader: u64,
