@@ -9,6 +9,7 @@ use super::output::{print, wrap};
 use super::settings::Settings;
 use super::{get, job_id};
 use crate::client::OutputQuery;
+use crate::job::shell::leasehold;
 use crate::wire::{AttemptOutput, OutputPart};
 
 /// How many of the last lines of each stream are shown.
@@ -47,7 +48,9 @@ pub(super) async fn run(args: DescribeArgs, settings: Settings) -> Result<(), Fa
         }
         let output = client.output(id, &OutputQuery::default()).await?;
         page.push_str(&last_lines(&output));
-        page.push_str(&format!("\n\nmore: leasehold logs {id}; leasehold events --job {id} --since 1d"));
+        let logs = leasehold("logs").operand(id);
+        let events = leasehold("events --since 1d").option("--job", id);
+        page.push_str(&format!("\n\nmore: {logs}; {events}"));
         print(&page)?;
         gap = "\n";
     }

@@ -13,6 +13,7 @@ use super::members::SETTLED;
 use super::output::{complain, print};
 use super::settings::Settings;
 use crate::clock::{Clock, SystemClock};
+use crate::job::shell::leasehold;
 use crate::job::{Fence, Job};
 use crate::manager::{Manager, ManagerConfig};
 use crate::query::{Filter, Search, Sort};
@@ -88,8 +89,9 @@ pub(super) async fn run(args: ForceAloneArgs, settings: Settings) -> Result<(), 
 /// That nobody is there, or has typed something else.
 pub(super) fn confirm(cluster: &str, what: &str, action: &str) -> Result<(), Failure> {
     if !stdin().is_terminal() {
+        let help = leasehold("cluster --help").operand(action);
         return Err(Failure::Usage(format!(
-            "something acknowledged may be lost with this: read `leasehold cluster {action} --help`, and say --yes"
+            "something acknowledged may be lost with this: read `{help}`, and say --yes"
         )));
     }
     complain(&format!("{what}. Type the name of the cluster to go on:"));

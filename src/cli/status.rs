@@ -8,6 +8,7 @@ use super::output::{print, wrap};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::client::{Client, ClientError, CountQuery, JobQuery};
+use crate::job::shell::leasehold;
 use crate::wire::{HealthCheck, HealthStatus, JobState};
 
 /// The indent of what belongs to a line.
@@ -81,7 +82,7 @@ async fn look(client: &Client) -> Result<Vec<Finding>, ClientError> {
         let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
         findings.push(Finding::warn(
             format!("the queue {} is paused{reason}", queue.name),
-            format!("`leasehold queue resume {}` lets it go on", queue.name),
+            format!("`{}` lets it go on", leasehold("queue resume").operand(queue.name.as_str())),
         ));
     }
     let orphaned = count("state: running and orphan.flagged_at: *").await?;

@@ -15,6 +15,7 @@ use super::signals::Signals;
 use super::{duration, jobs, logs, wait, when};
 use crate::client::Client;
 use crate::clock::{Clock as _, SystemClock, Timestamp, millis};
+use crate::job::shell::leasehold;
 use crate::job::{EventName, Json, NoticeFormat};
 use crate::manager::OnDuplicate;
 use crate::schedule::{Action, ActionType};
@@ -202,7 +203,8 @@ async fn until_ended(client: &Client, id: &str, json: bool) -> Result<(), Failur
     let job = tokio::select! {
         job = ended => job?,
         () = stopped.reached(Stop::Drain) => {
-            complain(&format!("leasehold: the job goes on; `leasehold logs --follow {id}` shows more of it"));
+            let more = leasehold("logs --follow").operand(id);
+            complain(&format!("leasehold: the job goes on; `{more}` shows more of it"));
             return Err(Failure::Reported(signals.status().unwrap_or(ExitStatus::Interrupted)));
         }
     };

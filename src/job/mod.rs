@@ -25,6 +25,7 @@ pub mod phase;
 pub mod refusal;
 pub mod requirement;
 pub mod retry;
+pub mod shell;
 pub mod spec;
 pub mod state;
 pub mod strict;

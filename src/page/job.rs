@@ -13,6 +13,7 @@ use super::jobs::{phase, took};
 use super::shown;
 use super::timeline::{Span, spans};
 use crate::clock::Timestamp;
+use crate::job::shell::{ShownCommand, leasehold};
 use crate::job::{EventName, JobState, Json};
 use crate::store::output::left_out;
 use crate::wire::{AttemptOutput, Explanation, Job, OutputStream};
@@ -62,9 +63,9 @@ impl JobPage {
         matches!(self.job.state, JobState::Available | JobState::Running)
     }
 
-    /// Returns the words of a command line that names the job.
-    fn quoted_id(&self) -> String {
-        shlex::try_quote(&self.job.id).map_or_else(|_| self.job.id.to_string(), String::from)
+    /// Returns the command that shows the same.
+    fn describe(&self) -> ShownCommand {
+        leasehold("describe").operand(&self.job.id)
     }
 
     /// Returns the text of a stream, with a line where bytes are left out.

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use super::StoreError;
 use crate::clock::Timestamp;
+use crate::job::shell::leasehold;
 
 /// The version of the exchange ([`Heard::knows`], [`Membership::version`]) from which on members read signed heads of
 /// calls.
@@ -183,17 +184,18 @@ impl Unequal {
         let first = self.members.first()?;
         let numbers: Vec<String> = self.members.iter().map(u64::to_string).collect();
         let numbers = numbers.join(", ");
+        let replace = leasehold("cluster replace").operand(&first.to_string());
         Some(match (self.is_certain, self.members.len()) {
             (false, _) => format!("the states of members {numbers} differ, and it is not certain which is right"),
             (true, 1) => {
                 format!(
                     "the state of member {numbers} is not that of the others: where it does not get theirs by itself \
-                     within minutes, `leasehold cluster replace {first}`"
+                     within minutes, `{replace}`"
                 )
             }
             (true, _) => format!(
-                "the states of members {numbers} are not those of the others: `leasehold cluster replace {first}`, and \
-                 then the same for the next"
+                "the states of members {numbers} are not those of the others: `{replace}`, and then the same for the \
+                 next"
             ),
         })
     }

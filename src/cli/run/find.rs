@@ -12,6 +12,9 @@ use glob::Pattern;
 
 use crate::cli::failure::Failure;
 
+/// How many folders deep files are looked for, and how many parts a pattern has at most: both are recursed over.
+pub(super) const MAX_FOLDERS: usize = 256;
+
 /// One part of a pattern, between two slashes.
 enum Part {
     /// Exactly this name, or `.` or `..`.
@@ -37,35 +40,40 @@ pub(super) fn find(pattern: &str, found: &mut dyn FnMut(PathBuf) -> Result<(), F
         }
     }
     let root = if pattern.starts_with('/') { Path::new("/") } else { Path::new("") };
-    descend(root, &parts, found)
+    descend(root, &parts, MAX_FOLDERS, found)
 }
 
-/// Finds what `parts` match below `folder`.
+/// Finds what `parts` match below `folder`, at most so many folders `deep`.
 fn descend(
     folder: &Path,
     parts: &[Part],
+    deep: usize,
     found: &mut dyn FnMut(PathBuf) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let Some((first, rest)) = parts.split_first() else {
         return if folder.is_file() { found(folder.to_owned()) } else { Ok(()) };
     };
+    let Some(deep) = deep.checked_sub(1) else {
+        let what = format!("a pattern leads through more than {MAX_FOLDERS} folders: name some of them beside it");
+        return Err(Failure::Usage(what));
+    };
     match first {
-        Part::Name(name) => descend(&folder.join(name), rest, found)?,
+        Part::Name(name) => descend(&folder.join(name), rest, deep, found)?,
         Part::Match(pattern) => {
             for name in names(folder)?.iter().filter(|name| matches(pattern, name)) {
-                descend(&folder.join(name), rest, found)?;
+                descend(&folder.join(name), rest, deep, found)?;
             }
         }
         Part::Folders => {
             for name in names(folder)? {
                 let path = folder.join(&name);
                 match rest {
-                    [Part::Match(pattern), rest @ ..] if matches(pattern, &name) => descend(&path, rest, found)?,
-                    [Part::Name(wanted), rest @ ..] if name == wanted.as_str() => descend(&path, rest, found)?,
+                    [Part::Match(pattern), rest @ ..] if matches(pattern, &name) => descend(&path, rest, deep, found)?,
+                    [Part::Name(wanted), rest @ ..] if name == wanted.as_str() => descend(&path, rest, deep, found)?,
                     _ => {}
                 }
                 if !is_hidden(&name) && path.is_dir() {
-                    descend(&path, parts, found)?;
+                    descend(&path, parts, deep, found)?;
                 }
             }
         }

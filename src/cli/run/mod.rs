@@ -39,6 +39,7 @@ use super::output::{clean, complain, print};
 use super::signals::Signals;
 use super::worker::REAP;
 use crate::clock::{Timestamp, millis};
+use crate::job::shell::quote;
 use crate::job::{Change, Job, JobError, JobId, JobState, Offers, QueueName, WorkerId};
 use crate::manager::{ClaimOrder, Manager};
 use crate::worker::shell::{self, Scope, ShellHandler};
@@ -180,7 +181,7 @@ fn again() -> String {
     if let Some(run) = words.iter().position(|word| word == "run").filter(|_| !is_there) {
         words.insert(run + 1, "--retry-failed".to_owned());
     }
-    words.iter().map(|word| template::quote(word)).collect::<Vec<_>>().join(" ")
+    words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
 }
 
 fn slots(args: &RunArgs, waiting: usize) -> usize {
@@ -259,3 +260,12 @@ async fn expire_jobs(manager: &Manager, watch: &Watch, planned: &[Planned]) {
         }
     }
 }
+
+/// Looks for files as [`find::find`] does, for the test of all recursions.
+#[cfg(test)]
+pub(super) fn find_none(pattern: &str) -> Result<(), String> {
+    find::find(pattern, &mut |_| Ok(())).map_err(|failure| format!("{failure:?}"))
+}
+
+#[cfg(test)]
+pub(super) const MAX_FOLDERS: usize = find::MAX_FOLDERS;

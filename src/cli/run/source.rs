@@ -11,10 +11,11 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::arguments::{Input, List, combinations, hash, place_of};
-use super::template::{Template, quote};
+use super::template::Template;
 use crate::cli::failure::Failure;
 use crate::cli::jobs::{self, JobLine};
 use crate::cli::output::shorten;
+use crate::job::shell::quote;
 use crate::job::{JobId, Json, Offers};
 use crate::manager::NewJob;
 use crate::wire::SubmitJob;

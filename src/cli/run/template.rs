@@ -3,12 +3,12 @@
 //! What an argument holds never becomes code: without `--shell` an argument is a word or a part of one, and with it the
 //! line is the same for all jobs and an argument comes in a variable of the command's environment.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::replacement::{Found, PARTS, Part, Place, name, places};
 use crate::cli::failure::Failure;
+use crate::job::shell::quote;
 use crate::worker::shell::{CommandLine, ShellPayload};
 
 /// The shells whose option `-c` takes code.
@@ -66,12 +66,6 @@ impl Word {
     fn into_code(self) -> String {
         if self.code.is_empty() { quote("").into_owned() } else { self.code }
     }
-}
-
-/// Returns a text as one word for a shell.
-pub(super) fn quote(text: &str) -> Cow<'_, str> {
-    // Only a NUL cannot be quoted, and no command can have one.
-    shlex::try_quote(text).unwrap_or_else(|_| Cow::Owned(format!("'{}'", text.replace(['\0', '\''], "?"))))
 }
 
 impl Template {

@@ -2,6 +2,7 @@
 
 use super::others::Others;
 use super::versions;
+use crate::job::shell::leasehold;
 use crate::store::{ChangeError, Identity, MemberChange, Membership, Seat};
 
 /// Returns the members after a change, of which at most one is not as it was; `None` when it was made already. `own` is
@@ -43,12 +44,13 @@ pub(super) fn after(
             let is_heard = *member == own || others.lately(*member).is_some();
             match (is_gone, is_heard) {
                 (true, true) => {
-                    return refused(format!("member {member} runs: `leasehold cluster remove {member}` removes it"));
+                    let remove = leasehold("cluster remove").operand(&member.to_string());
+                    return refused(format!("member {member} runs: `{remove}` removes it"));
                 }
                 (false, false) => {
+                    let forget = leasehold("cluster forget").operand(&member.to_string());
                     return refused(format!(
-                        "member {member} is not heard of: if it is gone for good, `leasehold cluster forget {member}` \
-                         removes it"
+                        "member {member} is not heard of: if it is gone for good, `{forget}` removes it"
                     ));
                 }
                 (true, false) | (false, true) => {}

@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::job::shell::leasehold;
 use crate::store::StoreError;
 
 /// Returns the refusal of a store that is closed.
@@ -193,10 +194,10 @@ fn listed(damages: &[Damage]) -> String {
 }
 
 fn advice(directory: &Path) -> String {
+    let verify = leasehold("verify").option("--data-dir", &directory.to_string_lossy());
     format!(
-        "`leasehold verify --data-dir {}` checks all of it; keep a copy, and restore the whole directory from a \
-         backup, or, of a member of a cluster, begin again with an empty one and `leasehold cluster replace`",
-        directory.display()
+        "`{verify}` checks all of it; keep a copy, and restore the whole directory from a backup, or, of a member of a \
+         cluster, begin again with an empty one and `leasehold cluster replace`"
     )
 }
 

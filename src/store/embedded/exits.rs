@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::at::last_at;
 use super::last::Last;
+use crate::job::shell::leasehold;
 use crate::store::StoreError;
 
 /// How long a thread that panics may take to say so, before the process ends all the same: what it says may be read
@@ -54,16 +55,17 @@ impl Exits {
 
 /// Says what to do where this member of a group, or a store of its own, contradicts itself.
 pub(super) fn what_to_do(member: Option<u64>, directory: &Path) -> String {
-    let directory = directory.display();
+    let verify = leasehold("verify").option("--data-dir", &directory.to_string_lossy());
     let instead = match member {
         None => "restore the whole directory from a backup".to_owned(),
-        Some(member) => format!(
-            "begin with an empty one and `--join`, by `leasehold cluster replace {member}` while another member leads"
-        ),
+        Some(member) => {
+            let replace = leasehold("cluster replace").operand(&member.to_string());
+            format!("begin with an empty one and `--join`, by `{replace}` while another member leads")
+        }
     };
     format!(
         "start the process again; where that does not help, keep a copy of the data directory, check it by \
-         `leasehold verify --data-dir {directory}`, and {instead}"
+         `{verify}`, and {instead}"
     )
 }
 

@@ -7,6 +7,7 @@ use super::plot;
 use super::row::Row;
 use crate::cli::failure::Failure;
 use crate::clock::{Clock, SystemClock};
+use crate::job::shell::quote;
 
 /// Writes everything to a directory, which is made if it is not there.
 pub(super) fn write(directory: &Path, rows: &[Row], table: &str, elasticsearch: &str) -> Result<(), Failure> {
@@ -29,7 +30,7 @@ fn how(elasticsearch: &str) -> String {
         line.map_or_else(|| "unknown".to_owned(), |value| value.trim().to_owned())
     };
     let facts = [
-        ("command", format!("leasehold {}", arguments.join(" "))),
+        ("command", format!("leasehold {}", arguments.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" "))),
         ("date", SystemClock::default().now().to_rfc3339()),
         ("version", format!("leasehold {}, Elasticsearch {elasticsearch}", env!("CARGO_PKG_VERSION"))),
         ("build", if cfg!(debug_assertions) { "without optimisation" } else { "release" }.to_owned()),
