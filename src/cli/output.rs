@@ -1,9 +1,11 @@
 //! The output of commands: tables and pages for people, JSON for programs.
 
-use std::io::Write as _;
+use std::borrow::Cow;
+use std::io::{IsTerminal as _, Write as _};
 
 use serde::Serialize;
 
+use super::clean::spelled_out;
 pub(super) use super::clean::{clean, one_line};
 use super::failure::Failure;
 use super::layout::{self, Column};
@@ -20,7 +22,12 @@ pub(super) fn print(text: &str) -> Result<(), Failure> {
 
 /// Prints a value as one line of JSON.
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    print(&serde_json::to_string(value)?)
+    print(&for_stdout(&serde_json::to_string(value)?))
+}
+
+/// Returns JSON as it is printed: on a terminal without characters that act on it or are not seen.
+pub(super) fn for_stdout(json: &str) -> Cow<'_, str> {
+    if std::io::stdout().is_terminal() { spelled_out(json) } else { Cow::Borrowed(json) }
 }
 
 /// Prints a line to standard error, unless it is closed.

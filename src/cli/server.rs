@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::failure::Failure;
 use super::look::{OUTPUT, Output};
-use super::output::{clean, print, print_json};
+use super::output::{clean, for_stdout, print, print_json};
 use crate::client::{Client, ClientError};
 
 /// The server's default URL.
@@ -195,5 +195,8 @@ fn print_yaml(value: &impl Serialize) -> Result<(), Failure> {
     let json = serde_json::to_string(value)?;
     // JSON is YAML as well: a number that YAML's library cannot take is printed in that form.
     let yaml = serde_json::from_str::<Value>(&json).ok().and_then(|value| serde_norway::to_string(&value).ok());
-    print(&format!("---\n{}", yaml.as_deref().unwrap_or(&json).trim_end()))
+    // Not every form of a text in YAML has escape sequences; that of JSON has.
+    let shown = for_stdout(&json);
+    let yaml = yaml.filter(|_| shown == json);
+    print(&format!("---\n{}", yaml.as_deref().unwrap_or(&shown).trim_end()))
 }

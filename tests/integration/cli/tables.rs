@@ -175,3 +175,31 @@ fn a_line_that_is_no_job_is_described_in_plain_words() {
         assert!(said.contains(plainly), "{said}");
     }
 }
+
+#[test]
+fn a_terminal_shows_what_a_name_hides_and_programs_get_it_as_it_is() {
+    let bed = Bed::start();
+    let id = "a\u{202e}b\u{61c}c\u{200b}d";
+    bed.submit(&["--id", id, "--label", "note=\u{9b}31m\u{feff}"], "true");
+    let hidden = ['\u{202e}', '\u{61c}', '\u{200b}', '\u{9b}', '\u{feff}'];
+    let forms = [
+        &["list"][..],
+        &["list", "--output", "wide"],
+        &["list", "--fields", "id,labels.note"],
+        &["describe", id],
+        &["get", "--json", id],
+        &["list", "--json"],
+        &["get", "--output", "yaml", id],
+        &["get", "--output", "name", id],
+        &["events", "--since", "1d"],
+        &["events", "--since", "1d", "--json"],
+    ];
+    for form in forms {
+        let shown = bed.shown(200, &[], form);
+        assert!(shown.contains('a') && !shown.contains(hidden), "{form:?}: {shown:?}");
+    }
+    let on_terminal: Value = serde_json::from_str(&bed.shown(0, &[], &["get", "--json", id])).expect("JSON");
+    let piped = bed.run(&["get", "--json", id]).expect(0).stdout();
+    assert!(piped.contains(id), "{piped}");
+    assert_eq!(serde_json::from_str::<Value>(&piped).expect("JSON"), on_terminal);
+}
