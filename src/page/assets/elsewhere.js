@@ -1,11 +1,14 @@
 // The same call from elsewhere: as a line for `curl`, and as one for the command line of `leasehold`.
 
-// A word as every POSIX shell reads it, whatever is in it. A control character, other than the end of a line, would act
-// on the terminal that it is pasted into, and so is spelled by `printf`.
+// What acts on a terminal that it is pasted into, or is not seen there, or turns round what stands beside it, but for the
+// end of a line.
+const HIDDEN = /([\0-\t\v-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\u{e0000}-\u{e0fff}]+)/u;
+
+// A word as every POSIX shell reads it, whatever is in it. What is hidden is spelled by `printf`.
 export function quote(word) {
   if (/^[\w@%+:,./-]+$/.test(word)) return word;
   const spelled = (part) => [...new TextEncoder().encode(part)].map((byte) => `\\${byte.toString(8).padStart(3, "0")}`).join("");
-  const parts = word.split(/([\0-\t\v-\x1f\x7f-\x9f]+)/).map((part, at) => {
+  const parts = word.split(HIDDEN).map((part, at) => {
     if (at % 2) return `"$(printf '${spelled(part)}')"`;
     return part && `'${part.replaceAll("'", "'\\''")}'`;
   });

@@ -14,7 +14,8 @@ use crate::program::{Ended, PROGRAM, Started};
 /// Texts that names and reasons can have.
 const NAMES: [&str; 4] = ["plain", "it's \"so\" $HOME `id` \\ ! ~", "-n", "é 😀 * ? [a] {b} #"];
 /// Texts that a query or a reason can bring beside these.
-const HOSTILE: [&str; 5] = ["two\nlines'\n", "tab\there", "\u{1b}[201~\rid\u{7}\u{9b}\u{7f}", "'", ""];
+const HOSTILE: [&str; 6] =
+    ["two\nlines'\n", "tab\there", "\u{1b}[201~\rid\u{7}\u{9b}\u{7f}", "a\u{202e}b\u{200b}\u{61c}\u{e0041}c", "'", ""];
 
 /// Makes every order that the page can show of each of TEXTS, with the lines that show it.
 const ORDERS: &str = r"
