@@ -116,7 +116,7 @@ fn fields_for(table: Table, before: &str) -> Vec<(String, Option<&'static str>)>
 
 fn values_of(field: &Field) -> Vec<String> {
     if ["queue", "action.job.queue"].contains(&field.name) {
-        queue_names().iter().map(|name| quoted(name)).collect()
+        queue_names().iter().filter(|name| is_plain(name)).map(|name| quoted(name)).collect()
     } else {
         field.values().into_iter().map(str::to_owned).collect()
     }
@@ -160,7 +160,19 @@ pub(super) fn states(current: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Completes the names of the server's queues.
 pub(super) fn queues(current: &OsStr) -> Vec<CompletionCandidate> {
-    starting_with(current, queue_names().into_iter().map(|name| (name, None)))
+    of_server(current, queue_names())
+}
+
+/// Returns the names that the server has and that begin with what is typed. Not every shell quotes what it puts into
+/// the line, and none says in which quotes that stands: a name is left out that is not read as it is everywhere.
+fn of_server(current: &OsStr, names: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
+    starting_with(current, names.into_iter().filter(|name| is_plain(name)).map(|name| (name, None)))
+}
+
+/// Returns whether a name is one word in every shell and in any quotes, and no flag.
+fn is_plain(name: &str) -> bool {
+    name.chars().all(|c| c.is_alphanumeric() || "-_.:/@%+=,".contains(c))
+        && name.starts_with(|c: char| c.is_alphanumeric() || "_./".contains(c))
 }
 
 /// Returns the names, with their help, that begin with what is typed.
@@ -177,23 +189,20 @@ fn starting_with(
 pub(super) fn job_ids(current: &OsStr) -> Vec<CompletionCandidate> {
     let query = JobQuery { limit: Some(JOBS), ..JobQuery::default() };
     let jobs = ask(async |client| client.jobs(&query).await).map(|page| page.items).unwrap_or_default();
-    starting_with(current, jobs.into_iter().map(|job| (job.id.into_owned(), None)))
+    of_server(current, jobs.into_iter().map(|job| job.id.into_owned()))
 }
 
 /// Completes the kinds of the server's jobs.
 pub(super) fn kinds(current: &OsStr) -> Vec<CompletionCandidate> {
     let query = CountQuery { jobs: JobQuery::default(), by: vec!["kind".to_owned()] };
     let groups = ask(async |client| client.count(&query).await).map(|counted| counted.groups).unwrap_or_default();
-    starting_with(
-        current,
-        groups.into_iter().flat_map(|group| group.by.into_values().flatten()).map(|kind| (kind, None)),
-    )
+    of_server(current, groups.into_iter().flat_map(|group| group.by.into_values().flatten()))
 }
 
 /// Completes the ids of the server's subscriptions.
 pub(super) fn subscriptions(current: &OsStr) -> Vec<CompletionCandidate> {
     let all = ask(async |client| client.subscriptions().await).unwrap_or_default();
-    starting_with(current, all.into_iter().map(|subscription| (subscription.id.to_string(), None)))
+    of_server(current, all.into_iter().map(|subscription| subscription.id.to_string()))
 }
 
 /// Completes the names of contexts.
@@ -256,6 +265,31 @@ mod tests {
         assert_eq!(completed("paused: true and period.t"), ["paused: true and period.time_zone:"]);
         assert_eq!(completed("overlap: sk"), ["overlap: skip"]);
         assert_eq!(completed("his"), [""; 0], "they have none");
+    }
+
+    #[test]
+    fn a_name_is_offered_only_where_every_shell_reads_it_as_it_is() {
+        for name in ["0197b2f0-6c1e-7c57", "reports", "team/été:1", "_x", "a@b.example", "a=1,b+2%"] {
+            assert!(is_plain(name), "{name}");
+        }
+        for name in [
+            "abc$(touch F)",
+            "a`b`",
+            "a b",
+            "a;b",
+            "a'b",
+            "a\"b",
+            "a*",
+            "a!b",
+            "-rf",
+            "~a",
+            "=ls",
+            "a{b,c}",
+            "a#",
+            "x\u{202e}y",
+        ] {
+            assert!(!is_plain(name), "{name}");
+        }
     }
 
     #[test]

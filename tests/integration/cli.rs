@@ -8,6 +8,7 @@ mod changing;
 mod copied;
 mod events;
 mod everyday;
+mod hostile;
 mod leftovers;
 mod logs;
 mod members;

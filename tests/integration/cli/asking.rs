@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Bed;
 use crate::program::{Started, leasehold, until};
 
-fn completions(bed: &Bed, words: &[&str]) -> Vec<String> {
+pub(super) fn completions(bed: &Bed, words: &[&str]) -> Vec<String> {
     let mut command = leasehold(bed.path(), [&["--", "leasehold"], words].concat());
     command.env("COMPLETE", "fish").env("LEASEHOLD_SERVER", bed.server.url());
     let said = Started::of(&mut command).end().expect(0).stdout();
