@@ -39,6 +39,8 @@ pub mod notify;
 mod page;
 pub mod peers;
 pub mod query;
+#[cfg(test)]
+mod recursion;
 pub mod schedule;
 pub mod scheduler;
 pub mod store;

@@ -87,13 +87,23 @@ pub(super) async fn run(args: ListArgs, settings: Settings) -> Result<(), Failur
     }
 }
 
+/// How deep a field is looked for in an answer: as deep as the server has any.
+pub(super) const MAX_CELL_DEPTH: usize = 128;
+
 /// Formats a field's value for people: a string without quotes, anything else as JSON, and nothing for a missing one.
-fn cell(json: &str, field: &str) -> String {
+pub(super) fn cell(json: &str, field: &str) -> String {
+    cell_within(json, field, MAX_CELL_DEPTH)
+}
+
+fn cell_within(json: &str, field: &str, depth: usize) -> String {
+    let Some(depth) = depth.checked_sub(1) else { return String::new() };
     let Ok(members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(json) else {
         // For a list, the fields of each entry are shown.
         return match (field, serde_json::from_str::<Vec<&RawValue>>(json)) {
             ("", _) => text(json),
-            (_, Ok(entries)) => entries.iter().map(|entry| cell(entry.get(), field)).collect::<Vec<_>>().join(", "),
+            (_, Ok(entries)) => {
+                entries.iter().map(|entry| cell_within(entry.get(), field, depth)).collect::<Vec<_>>().join(", ")
+            }
             (_, Err(_)) => String::new(),
         };
     };
@@ -104,7 +114,7 @@ fn cell(json: &str, field: &str) -> String {
         return text(member.get());
     }
     let inside = field.split_once('.').and_then(|(outer, rest)| Some((members.get(outer)?, rest)));
-    inside.map_or_else(String::new, |(outer, rest)| cell(outer.get(), rest))
+    inside.map_or_else(String::new, |(outer, rest)| cell_within(outer.get(), rest, depth))
 }
 
 fn text(json: &str) -> String {

@@ -288,6 +288,21 @@ fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Fa
     outcome
 }
 
+/// What recurses over what users give, for the test of all recursions.
+#[cfg(test)]
+pub(crate) mod recursion {
+    pub(crate) const MAX_CELL_DEPTH: usize = super::list::MAX_CELL_DEPTH;
+    pub(crate) const MAX_FOLDERS: usize = super::run::MAX_FOLDERS;
+
+    pub(crate) fn cell(json: &str, field: &str) -> String {
+        super::list::cell(json, field)
+    }
+
+    pub(crate) fn find(pattern: &str) -> Result<(), String> {
+        super::run::find_none(pattern)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

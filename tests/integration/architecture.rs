@@ -5,6 +5,8 @@
 //! checked. Test code is not held to it: a manager's test runs on a real store.
 
 mod circles;
+mod recursions;
+mod shown;
 mod survey;
 
 use std::collections::BTreeSet;
