@@ -16,6 +16,8 @@ FROM debian:bookworm-slim
 # curl is for the health check; the certificates are for an Elasticsearch behind TLS.
 RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates curl && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --uid 10001 --home-dir /var/lib/leasehold --create-home --shell /usr/sbin/nologin leasehold
+# A volume that is new takes over the owner of the folder that it is mounted at.
+RUN cd /etc && mkdir -p leasehold/server leasehold/worker leasehold/metrics && chown -R leasehold:leasehold leasehold
 COPY --from=build /leasehold /usr/local/bin/leasehold
 COPY LICENSE /usr/share/doc/leasehold/LICENSE
 

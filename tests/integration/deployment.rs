@@ -3,10 +3,12 @@
 mod context;
 mod members;
 mod page;
+mod tokens;
 
 use std::process::Stdio;
 
 use serde_norway::Value;
+use tokens::Tokens;
 
 use crate::program::{Started, leasehold, run, until};
 use crate::servers::{self, elasticsearch_version, ports};
@@ -44,7 +46,7 @@ fn elasticsearch_and_kibana_are_official_images_of_the_one_version() {
 }
 
 #[test]
-fn every_port_is_bound_to_loopback_because_security_is_off() {
+fn every_port_is_bound_to_loopback_because_some_do_not_ask_who_calls() {
     assert_eq!(service("elasticsearch")["environment"]["xpack.security.enabled"].as_str(), Some("false"));
     for name in ["elasticsearch", "kibana", "leasehold", "leasehold-2", "monitor", "prometheus", "grafana"] {
         let ports = strings(&service(name)["ports"]);
@@ -129,19 +131,21 @@ fn prometheus_scrapes_every_process_and_grafana_shows_what_it_found() {
 async fn the_commands_of_all_services_together_run_a_job() {
     let elasticsearch = servers::elasticsearch().await.url().to_owned();
     let place = tempfile::tempdir().expect("a directory");
+    let tokens = Tokens::make(place.path());
     let addresses = LISTENING.map(|(name, port)| (name, port, format!("127.0.0.1:{}", ports::free())));
     let [first, second] = [0, 1].map(|number| format!("http://{}", addresses[number].2));
     let indices = servers::elasticsearch().await.index_set().await;
     let prefix = indices.prefix();
     let start = |name: &str, here: &str, port: u16| {
-        let command = strings(&service(name)["command"]).into_iter().map(|word| {
+        let service = service(name);
+        let command = strings(&service["command"]).into_iter().map(|word| {
             let word =
                 word.replace("http://elasticsearch:9200", &elasticsearch).replace("http://leasehold:7400", &first);
             word.replace(&format!("0.0.0.0:{port}"), here)
         });
         let mut process = leasehold(place.path(), command);
         let log = std::fs::File::create(place.path().join(format!("{name}.log"))).expect("a log");
-        let process = process.stdout(Stdio::null()).stderr(log);
+        let process = process.stdout(Stdio::null()).stderr(log).env("LEASEHOLD_CONFIG", tokens.settings_of(&service));
         if port > 0 {
             process
                 .env("LEASEHOLD_ADVERTISE", format!("http://{here}"))
@@ -152,21 +156,37 @@ async fn the_commands_of_all_services_together_run_a_job() {
     };
     let _listening = addresses.clone().map(|(name, port, here)| start(name, &here, port));
     let _worker = start("worker", "", 0);
+    // As `docker compose exec leasehold leasehold …` has it.
+    let settings = tokens.settings_of(&service("leasehold"));
+    let scraped: Value = serde_norway::from_str(SCRAPED).expect("YAML");
+    let of_prometheus = scraped["scrape_configs"][0]["authorization"]["credentials_file"].as_str().expect("a file");
+    let of_prometheus = tokens.text(of_prometheus);
     let place = place.path().to_owned();
     let told = tokio::task::spawn_blocking(move || {
-        let at = |words: &[&str], url: &str| Started::of(leasehold(&place, words).env("LEASEHOLD_SERVER", url)).end();
+        let at = |words: &[&str], url: &str| {
+            let mut command = leasehold(&place, words);
+            Started::of(command.env("LEASEHOLD_SERVER", url).env("LEASEHOLD_CONFIG", &settings)).end()
+        };
         until("the second manager is there", || at(&["list"], &second).code() == Some(0));
         let id = at(&["submit", "--", "echo", "hello"], &second).expect(0).stdout().trim().to_owned();
         at(&["wait", &id, "--timeout", "60s"], &second).expect(0);
-        let scraped = |address: &str| {
+        let got = |address: &str, path: &str, token: &str| {
             let host = address.trim_start_matches("http://");
             // It listens once its store is open.
             let Ok(mut stream) = std::net::TcpStream::connect(host) else { return String::new() };
-            let request = format!("GET /metrics HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
-            std::io::Write::write_all(&mut stream, request.as_bytes()).expect("sent");
+            let head = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}");
+            std::io::Write::write_all(&mut stream, format!("{head}\r\nconnection: close\r\n\r\n").as_bytes())
+                .expect("sent");
             std::io::read_to_string(stream).expect("an answer")
         };
-        until("the monitor leads", || scraped(&addresses[2].2).contains("leasehold_monitor_leader 1"));
+        until("the monitor leads", || {
+            got(&addresses[2].2, "/metrics", &of_prometheus).contains("leasehold_monitor_leader 1")
+        });
+        for (name, _, address) in &addresses {
+            assert!(got(address, "/metrics", &of_prometheus).contains("leasehold_build_info"), "{name} is scraped");
+            assert!(got(address, "/metrics", "").contains(" 401 "), "{name} is not, by anybody else");
+            assert!(got(address, "/readyz", "").contains(" 200 "), "{name} answers its probe");
+        }
         at(&["get", "--json", &id], &first).json(0)["result"]["stdout"].clone()
     });
     assert_eq!(told.await.expect("it ran"), "hello\n");

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use serde::Deserialize;
 use serde_norway::Value;
 
+use super::tokens::Tokens;
 use super::{COMPOSE, DOCKERFILE, MANIFEST, SCRAPED, service, strings};
 use crate::program::{DEADLINE, Started, leasehold, run};
 use crate::servers::ports;
@@ -39,7 +40,7 @@ fn the_members_of_compose_are_one_cluster_that_is_started_by_name_only() {
         assert_eq!(strings(&member["profiles"]), ["members"]);
         assert_eq!(strings(&member["ports"]), [format!("127.0.0.1:741{number}:7400")]);
         let volume = format!("{name}-data");
-        assert_eq!(strings(&member["volumes"]), [format!("{volume}:/var/lib/leasehold")]);
+        assert_eq!(strings(&member["volumes"])[0], format!("{volume}:/var/lib/leasehold"));
         assert!(volumes.get(&volume).is_some(), "{volume}");
         let environment = environment(&member);
         assert_eq!(environment["LEASEHOLD_MEMBER"], name);
@@ -61,6 +62,7 @@ fn the_members_of_compose_are_one_cluster_that_is_started_by_name_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_commands_of_the_members_of_compose_run_a_job() {
     let place = tempfile::tempdir().expect("a directory");
+    let tokens = Tokens::make(place.path());
     let hosts = MEMBERS.iter().zip(1..).map(|(name, number)| (*name, format!("127.0.0.{number}"), ports::free()));
     let hosts: Vec<(&str, String, u16)> = hosts.collect();
     let here = |text: &str| {
@@ -75,8 +77,9 @@ async fn the_commands_of_the_members_of_compose_run_a_job() {
         let own = place.path().join(name);
         std::fs::create_dir(&own).expect("a directory");
         let mut process = leasehold(&own, command);
-        if service.get("environment").is_some() {
-            process.envs(environment(&service).into_iter().map(|(name, value)| (name, here(&value))));
+        process.envs(environment(&service).into_iter().map(|(name, value)| (name, here(&value))));
+        process.env("LEASEHOLD_CONFIG", tokens.settings_of(&service));
+        if name != WORKER {
             process.env("LEASEHOLD_CLUSTER_SECRET", SAMPLE_SECRET);
         }
         Started::of(process.stdout(Stdio::null()).stderr(File::create(own.join("log")).expect("a log")))
@@ -85,10 +88,14 @@ async fn the_commands_of_the_members_of_compose_run_a_job() {
         hosts.iter().map(|(name, host, port)| start(name, &format!("{host}:{port}"))).collect();
     let _worker = start(WORKER, "");
     let urls: Vec<String> = hosts.iter().map(|(_, host, port)| format!("http://{host}:{port}")).collect();
+    let settings = tokens.settings_of(&service(MEMBERS[0]));
     let place = place.path().to_owned();
     let told = tokio::task::spawn_blocking(move || {
         // Until there is a leader, a call waits for it.
-        let at = |words: &[&str], url: &str| Started::of(leasehold(&place, words).env("LEASEHOLD_SERVER", url)).end();
+        let at = |words: &[&str], url: &str| {
+            let mut command = leasehold(&place, words);
+            Started::of(command.env("LEASEHOLD_SERVER", url).env("LEASEHOLD_CONFIG", &settings)).end()
+        };
         crate::program::until("the third member answers", || at(&["list"], &urls[2]).code() == Some(0));
         let id = at(&["submit", "--", "echo", "hello"], &urls[2]).expect(0).stdout().trim().to_owned();
         at(&["wait", &id, "--timeout", "60s"], &urls[1]).expect(0);
