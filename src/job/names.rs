@@ -10,6 +10,8 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::clock::Timestamp;
+
 /// The longest name, in bytes. Elasticsearch accepts ids of up to 512 bytes; the rest leaves room for prefixes.
 pub const MAX_NAME_BYTES: usize = 256;
 
@@ -206,6 +208,32 @@ impl JobId {
         let mut buffer = uuid::Uuid::encode_buffer();
         Self(Arc::from(&*uuid.hyphenated().encode_lower(&mut buffer)))
     }
+
+    /// Returns the UUID that the id spells with hyphens; `None` for any other id.
+    #[must_use]
+    pub fn uuid(&self) -> Option<uuid::Uuid> {
+        let has_hyphens = self.0.len() == uuid::fmt::Hyphenated::LENGTH;
+        has_hyphens.then(|| uuid::Uuid::try_parse(&self.0).ok()).flatten()
+    }
+
+    /// Returns when the id was made, if it carries that time (UUIDv7, RFC 9562, section 5.7).
+    #[must_use]
+    pub fn made_at(&self) -> Option<Timestamp> {
+        let uuid = self.uuid()?;
+        let is_timed = uuid.get_version_num() == 7 && uuid.get_variant() == uuid::Variant::RFC4122;
+        is_timed.then(|| first_millis(uuid))
+    }
+
+    /// Returns the time that an id of the system's own carries (UUIDv8), where its queue is one.
+    #[must_use]
+    pub fn derived_at(&self) -> Option<Timestamp> {
+        self.uuid().filter(|uuid| uuid.get_version_num() == 8).map(first_millis)
+    }
+}
+
+/// Returns the time in the first 48 bits.
+fn first_millis(uuid: uuid::Uuid) -> Timestamp {
+    Timestamp::from_millis(i64::try_from(uuid.as_u128() >> 80).unwrap_or(i64::MAX))
 }
 
 impl RecordName {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::config::NotifyConfig;
 use super::subscriptions::{Reception, Subscriptions};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::executor::webhook::{Event, Receiver, Verdict};
 use crate::executor::{Admission, Hosts, HttpExecutor, TargetUrl, excerpt};
 use crate::job::{JobId, JobSpec, Json, Kind, NoticeFormat, NoticeTarget, QueueName};
@@ -68,7 +68,8 @@ impl Delivery {
             Addressee::Subscription(id) => format!("subscription {id}"),
             Addressee::Target { url, format } => format!("{} {url}", format.as_str()),
         };
-        JobId::of_uuid(Uuid::new_v5(&NAMESPACE, format!("{} {addressee}", self.event.id).as_bytes()))
+        let name = Uuid::new_v5(&NAMESPACE, format!("{} {addressee}", self.event.id).as_bytes());
+        JobId::of_uuid(at_time(self.event.at, name))
     }
 
     /// Returns the job that delivers the event.
@@ -90,6 +91,14 @@ impl Delivery {
             })
         })
     }
+}
+
+/// Returns an id with a time in its first 48 bits (UUIDv8): nobody looks for the job in what was over before.
+fn at_time(at: Timestamp, name: Uuid) -> Uuid {
+    let millis = u64::try_from(at.as_millis()).unwrap_or_default().to_be_bytes();
+    let mut bytes = name.into_bytes();
+    bytes[..6].copy_from_slice(&millis[2..]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
 /// Runs deliveries.

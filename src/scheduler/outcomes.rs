@@ -9,7 +9,7 @@ use crate::clock::{Timestamp, millis};
 use crate::job::{Job, JobId, JobState, Json};
 use crate::manager::{Manager, ManagerError};
 use crate::schedule::{KeptOutcome, NotRun, Outcome, Schedule, Timetable};
-use crate::store::{Store, StoreError, Versioned};
+use crate::store::{Sought, Store, Versioned};
 
 /// How many due times from before a schedule had its present period are looked at by one call.
 const LOOKED_AT: usize = 1_000;
@@ -131,8 +131,10 @@ async fn page_of(
     now: Timestamp,
 ) -> Result<Vec<DueTime>, ManagerError> {
     let ids_of = |due: &Timestamp| [trigger::id(&schedule.id, *due), trigger::backfilled_id(&schedule.id, *due)];
-    let ids: Vec<JobId> = due.iter().flat_map(ids_of).collect();
-    let found = known(store, &ids).await?;
+    let ids: Vec<[JobId; 2]> = due.iter().map(ids_of).collect();
+    let sought: Vec<Sought<'_>> =
+        due.iter().zip(&ids).flat_map(|(due, ids)| ids.each_ref().map(|id| Sought { id, since: Some(*due) })).collect();
+    let found: Vec<Option<Versioned>> = store.look_up(&sought).await.into_iter().collect::<Result<_, _>>()?;
     let mut ended = performed(manager, found.iter().flatten().cloned().collect()).await?.into_iter();
     let mut found = found.into_iter().map(|found| Some((found?, ended.next().flatten())));
     let mut next = |due_at: Timestamp| {
@@ -150,10 +152,6 @@ async fn page_of(
         }
     };
     Ok(due.iter().map(due_time).collect())
-}
-
-async fn known(store: &dyn Store, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
-    if ids.is_empty() { Ok(Vec::new()) } else { store.get(ids).await }
 }
 
 /// Returns what the state of a trigger without a result means.

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::{
     Archived, AuditEntry, AuditPage, AuditSearch, DueSchedules, Hang, Head, LeadershipMark, ListSchedules, OutputStore,
-    Record, RecordKey, RecordKind, RecordWrite, Refresh, ScheduleResult, ScheduleWrite, Store, StoreError,
+    Record, RecordKey, RecordKind, RecordWrite, Refresh, ScheduleResult, ScheduleWrite, Sought, Store, StoreError,
     StoredSchedule, Versioned, Write, WriteError, WriteResult,
 };
 use crate::clock::Timestamp;
@@ -85,6 +85,14 @@ impl Store for Measured {
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
         read("get", self.0.get(ids)).await
+    }
+
+    async fn look_up(&self, sought: &[Sought<'_>]) -> Vec<Result<Option<Versioned>, StoreError>> {
+        let started = Instant::now();
+        let found = self.0.look_up(sought).await;
+        count("get", if found.iter().all(Result::is_ok) { OK } else { REFUSED }, 1);
+        time("get", started);
+        found
     }
 
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
@@ -221,6 +229,10 @@ impl Store for Measured {
 
     fn out_of_order(&self) -> Option<String> {
         self.0.out_of_order()
+    }
+
+    fn unread_months(&self) -> Vec<String> {
+        self.0.unread_months()
     }
 
     fn unequal(&self) -> Option<String> {

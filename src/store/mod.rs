@@ -10,6 +10,7 @@
 //! Beside the jobs there are [`schedule`]s, of which there may be as many, and [`record`]s: a few small documents of
 //! other kinds. Both are under the same rules. The [`output`] of attempts is not: it is large, and worth less.
 
+mod archived;
 pub mod audit;
 pub mod elasticsearch;
 pub mod embedded;
@@ -20,6 +21,7 @@ pub mod output;
 pub mod recent;
 pub mod record;
 pub mod schedule;
+mod sought;
 pub mod time;
 pub mod waiting;
 
@@ -28,6 +30,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use archived::Archived;
 pub use audit::{AuditEntry, AuditPage, AuditPlace, AuditSearch};
 pub use leadership::LeadershipMark;
 pub use member::{
@@ -37,6 +40,7 @@ pub use member::{
 pub use output::{CellKey, OutputCell, OutputOf, OutputStore, Stream};
 pub use record::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite};
 pub use schedule::{DueSchedules, ListSchedules, ScheduleResult, ScheduleWrite, StoredSchedule};
+pub use sought::Sought;
 
 use crate::clock::Timestamp;
 use crate::job::{BodyRef, Job, JobId, JobState, Json, NewBody, OrderingKey, RecordName, ScheduleId};
@@ -233,25 +237,6 @@ impl From<Hang> for StoreError {
     }
 }
 
-/// The result of one step of [`Store::archive`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Archived {
-    /// How many jobs were moved to the archive.
-    pub moved: usize,
-    /// How many tombstones of former moves and removals were removed, since no write can need them any more.
-    pub cleared: usize,
-    /// How many stale copies were removed, which an interrupted move or a return to the live jobs had left behind.
-    pub stale: usize,
-    /// How many bodies were removed to which no job had referred for a day.
-    pub bodies: usize,
-    /// How many jobs could not be moved now and are left for a later step.
-    pub left: usize,
-    /// The first reason why something could not be done that should have been; `None` when there is none.
-    pub obstacle: Option<String>,
-    /// Whether there may be more to do. Another step goes on where this one ended, past what could not be done.
-    pub more: bool,
-}
-
 /// The result of a write: the new version (for a removal the version removed), or why it was not accepted.
 pub type WriteResult<T = Versioned> = Result<Version, WriteError<T>>;
 
@@ -266,6 +251,15 @@ pub trait Store: Send + Sync + 'static {
     /// Reads jobs in real time: every acknowledged write is seen. Returns them in the order of `ids`; `None` where
     /// there is no job.
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError>;
+
+    /// Reads jobs as [`Store::get`] does. A job that cannot be read fails alone.
+    async fn look_up(&self, sought: &[Sought<'_>]) -> Vec<Result<Option<Versioned>, StoreError>> {
+        let ids: Vec<JobId> = sought.iter().map(|sought| sought.id.clone()).collect();
+        match self.get(&ids).await {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            Err(error) => ids.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
 
     /// Reads bodies that are kept apart, in the order of `references`; `None` for one whose job has been removed since.
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError>;
@@ -460,6 +454,11 @@ pub trait Store: Send + Sync + 'static {
     /// is. It does not ask the store.
     fn out_of_order(&self) -> Option<String> {
         None
+    }
+
+    /// Returns which months of the archive cannot be read, each as a sentence. It does not ask the store.
+    fn unread_months(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// Returns what shows that documents are not as they should be: that they cannot be read at rest, or differ between

@@ -24,7 +24,7 @@ use crate::manager::read::Watchers;
 use crate::manager::request::ManagerError;
 use crate::store::output::KEPT_FENCES;
 use crate::store::recent::RecentMap;
-use crate::store::{CellKey, OutputCell, OutputOf, OutputStore};
+use crate::store::{CellKey, OutputCell, OutputOf, OutputStore, Sought};
 
 pub use self::piece::OutputPiece;
 pub use self::reading::{AttemptChoice, AttemptOutput, OutputFrom, StreamOutput};
@@ -201,23 +201,20 @@ impl Manager {
                 }
             }
         }
-        let ids: Vec<JobId> = unsure.iter().map(|of| of.job.clone()).collect();
-        match self.shared.store.get(&ids).await {
-            Ok(jobs) => {
-                let mut trusted = self.shared.outputs.trusted.lock();
-                for (of, job) in unsure.into_iter().zip(jobs) {
-                    let verdict = match job {
-                        Some(found) => takes_output(&found.job, of, worker).map(|()| found.job.created_at),
-                        None => Err(ManagerError::NotFound(of.job.clone())),
-                    };
-                    if let Ok(created_at) = verdict {
-                        trusted.insert((of.clone(), worker.clone()), (now, created_at));
-                    }
-                    verdicts.insert(of, verdict);
+        let sought: Vec<Sought<'_>> = unsure.iter().map(|of| Sought::from(&of.job)).collect();
+        let found = self.shared.store.look_up(&sought).await;
+        {
+            let mut trusted = self.shared.outputs.trusted.lock();
+            for (of, found) in unsure.into_iter().zip(found) {
+                let verdict = match found {
+                    Ok(Some(found)) => takes_output(&found.job, of, worker).map(|()| found.job.created_at),
+                    Ok(None) => Err(ManagerError::NotFound(of.job.clone())),
+                    Err(error) => Err(ManagerError::Store(error)),
+                };
+                if let Ok(created_at) = verdict {
+                    trusted.insert((of.clone(), worker.clone()), (now, created_at));
                 }
-            }
-            Err(error) => {
-                verdicts.extend(unsure.into_iter().map(|of| (of, Err(ManagerError::Store(error.clone())))));
+                verdicts.insert(of, verdict);
             }
         }
         // Each has one.

@@ -1,6 +1,7 @@
 //! Submitting: creates a job once, however often its submission is repeated.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -15,6 +16,9 @@ use crate::manager::work::write::JobWrite;
 
 /// The namespace of the ids that are derived from idempotency keys (RFC 9562, section 5.5).
 const KEY_NAMESPACE: Uuid = Uuid::from_u128(0x6b1f_6f8e_2f9d_4f0a_9a53_0d6a_4b7c_91e2);
+
+/// How far ahead the time may be that a client's id carries.
+const MOST_AHEAD: Duration = Duration::from_secs(24 * 3_600);
 
 /// A submission as a job.
 pub(super) struct Prepared {
@@ -53,7 +57,9 @@ impl Manager {
     pub async fn submit(&self, caller: &Caller, jobs: Vec<NewJob>) -> Vec<Result<Submitted, ManagerError>> {
         let now = self.shared.clock.now();
         let inline_limit = self.shared.store.inline_limit();
-        let mut prepared: Vec<Prepared> = jobs.into_iter().map(|job| prepare(caller, job, inline_limit, now)).collect();
+        let is_shared = !self.shared.store.is_exclusive();
+        let prepare = |job| prepare(caller, job, inline_limit, (now, is_shared));
+        let mut prepared: Vec<Prepared> = jobs.into_iter().map(prepare).collect();
         if prepared.iter().any(|ready| ready.job.spec.is_keyed()) {
             return self.submit_keyed(caller, prepared).await;
         }
@@ -179,8 +185,16 @@ fn refusal(new: &NewJob, now: Timestamp) -> Option<ManagerError> {
     None
 }
 
-fn prepare(caller: &Caller, new: NewJob, inline_limit: usize, now: Timestamp) -> Prepared {
-    let refusal = refusal(&new, now);
+/// Returns the refusal of an id that carries a time which is not yet. A store with an archive looks for a job from the
+/// time in its id on, so a job must not have ended before that.
+fn of_the_future(new: &NewJob, now: Timestamp) -> Option<ManagerError> {
+    let made_at = new.id.as_ref().and_then(JobId::made_at)?;
+    let message = format!("carries a time that is more than a day ahead ({made_at})");
+    (made_at > now.plus(MOST_AHEAD)).then_some(ManagerError::Invalid { field: "id", message })
+}
+
+fn prepare(caller: &Caller, new: NewJob, inline_limit: usize, (now, is_shared): (Timestamp, bool)) -> Prepared {
+    let refusal = refusal(&new, now).or_else(|| of_the_future(&new, now).filter(|_| is_shared));
     let repeatable = new.id.is_some() || new.idempotency_key.is_some();
     let fingerprint = repeatable.then(|| Fingerprint::of(&new.spec, new.payload.as_ref(), new.run_at, new.expires_at));
     let own_id = !repeatable;
@@ -227,6 +241,21 @@ mod tests {
         assert_eq!(id_of_key(&ann, "1"), id_of_key(&ann, "1"));
         assert_ne!(id_of_key(&ann, "1"), id_of_key(&ann, "2"));
         assert_ne!(id_of_key(&ann, "1"), id_of_key(&bob, "1"));
+    }
+
+    #[test]
+    fn an_id_that_carries_a_time_of_more_than_a_day_ahead_is_refused() {
+        let now = Timestamp::from_millis(1_800_000_000_000);
+        let made_at = |at: Timestamp| {
+            let millis = u64::try_from(at.as_millis()).expect("after 1970");
+            let id = uuid::Builder::from_unix_timestamp_millis(millis, &[7; 10]).into_uuid();
+            NewJob { id: Some(JobId::of_uuid(id)), ..new_job() }
+        };
+        assert!(of_the_future(&made_at(now.plus(MOST_AHEAD)), now).is_none());
+        let refused = of_the_future(&made_at(now.plus(2 * MOST_AHEAD)), now);
+        assert!(matches!(refused, Some(ManagerError::Invalid { field: "id", .. })), "{refused:?}");
+        let named = NewJob { id: Some(JobId::new("nightly").expect("an id")), ..new_job() };
+        assert!(of_the_future(&named, now).is_none());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::manager::Manager;
 use crate::manager::lines::{Places, Wanted};
 use crate::manager::request::{Caller, JobView, ManagerError, OnDuplicate, Submitted};
 use crate::manager::unique::{TRIES, Taken};
-use crate::store::{StoreError, Version, Versioned, WriteError};
+use crate::store::{Sought, StoreError, Version, Versioned, WriteError};
 
 /// A submission that waits for its round.
 struct Waiting {
@@ -226,23 +226,23 @@ impl Manager {
         prepared: Vec<Prepared>,
     ) -> Vec<Result<Prepared, Result<Submitted, ManagerError>>> {
         let may_repeat = |ready: &Prepared| !ready.own_id && ready.refusal.is_none() && ready.job.spec.is_keyed();
-        let ids: Vec<JobId> =
-            prepared.iter().filter(|ready| may_repeat(ready)).map(|ready| ready.job.id.clone()).collect();
-        if ids.is_empty() {
+        let sought: Vec<Sought<'_>> =
+            prepared.iter().filter(|ready| may_repeat(ready)).map(|ready| sought(&ready.job)).collect();
+        if sought.is_empty() {
             return prepared.into_iter().map(Ok).collect();
         }
-        let mut found = self.shared.store.get(&ids).await.map(Vec::into_iter);
+        let mut found = self.shared.store.look_up(&sought).await.into_iter();
         let mut answered = Vec::with_capacity(prepared.len());
         for ready in prepared {
             if !may_repeat(&ready) {
                 answered.push(Ok(ready));
                 continue;
             }
-            answered.push(match found.as_mut().map(|found| found.next().flatten()) {
+            answered.push(match found.next().unwrap_or(Ok(None)) {
                 Ok(Some(stands)) if stands.job.is_never_created() => Ok(self.over(caller, ready, stands)),
                 Ok(Some(existing)) => Err(self.answer_existing(ready, existing).await),
                 Ok(None) => Ok(ready),
-                Err(error) => Err(Err(ManagerError::Store(error.clone()))),
+                Err(error) => Err(Err(ManagerError::Store(error))),
             });
         }
         answered
@@ -384,4 +384,9 @@ impl Manager {
         }
         Step::Done(Err(ManagerError::Contended { tries: TRIES }))
     }
+}
+
+/// Returns the job that may be there under the id of a submission. One of a schedule has not ended before it was due.
+fn sought(job: &Job) -> Sought<'_> {
+    Sought { id: &job.id, since: job.spec.due.as_ref().map(|due| due.due_at) }
 }

@@ -10,7 +10,7 @@ use crate::job::{
     WorkerId,
 };
 use crate::query::{Direction, Filter, Search, Sort, SortField};
-use crate::store::{Versioned, WriteError};
+use crate::store::{Sought, Versioned, WriteError};
 
 use crate::manager::Manager;
 use crate::manager::request::{Caller, Finish, Heartbeat, HeartbeatAnswer, ManagerError, Outcome};
@@ -120,23 +120,15 @@ impl Manager {
         if missing.is_empty() {
             return;
         }
-        let wanted: Vec<JobId> = missing.iter().map(|&index| ids[index].clone()).collect();
-        match self.shared.store.get(&wanted).await {
-            Ok(found) => {
-                for (index, found) in missing.into_iter().zip(found) {
-                    match found {
-                        Some(versioned) => {
-                            self.shared.work.known.learn(&versioned);
-                            items[index].known = Some((versioned, Freshness::Read));
-                        }
-                        None => items[index].outcome = Some(Err(ManagerError::NotFound(ids[index].clone()))),
-                    }
+        let wanted: Vec<Sought<'_>> = missing.iter().map(|&index| Sought::from(&ids[index])).collect();
+        for (index, found) in missing.into_iter().zip(self.shared.store.look_up(&wanted).await) {
+            match found {
+                Ok(Some(versioned)) => {
+                    self.shared.work.known.learn(&versioned);
+                    items[index].known = Some((versioned, Freshness::Read));
                 }
-            }
-            Err(error) => {
-                for index in missing {
-                    items[index].outcome = Some(Err(ManagerError::Store(error.clone())));
-                }
+                Ok(None) => items[index].outcome = Some(Err(ManagerError::NotFound(ids[index].clone()))),
+                Err(error) => items[index].outcome = Some(Err(ManagerError::Store(error))),
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::manager::{Manager, ManagerError};
 use crate::schedule::Outcome;
 use crate::scheduler::outcomes;
 use crate::scheduler::trigger::{self, BACKFILL_LABEL};
-use crate::store::{Store, Versioned};
+use crate::store::{Sought, Store, Versioned};
 
 /// Where a due time stands.
 #[derive(Debug, PartialEq)]
@@ -71,8 +71,9 @@ pub(super) async fn standings(
     }
     // Triggers are kept for a day by default, and jobs for longer: of a job that is there, its trigger was performed.
     let of = [trigger::id, trigger::job_id, trigger::backfilled_id, trigger::backfilled_job_id];
-    let ids: Vec<JobId> = due.iter().flat_map(|due| of.map(|id| id(schedule, *due))).collect();
-    let mut found = store.get(&ids).await?;
+    let ids: Vec<(Timestamp, JobId)> = due.iter().flat_map(|due| of.map(|id| (*due, id(schedule, *due)))).collect();
+    let sought: Vec<Sought<'_>> = ids.iter().map(|(due, id)| Sought { id, since: Some(*due) }).collect();
+    let mut found: Vec<Option<Versioned>> = store.look_up(&sought).await.into_iter().collect::<Result<_, _>>()?;
     // Read after the triggers: one that is gone by then was noted in its schedule before.
     let current = store.schedules(std::slice::from_ref(schedule)).await?.pop().flatten();
     let was_performed = |due: Timestamp| {

@@ -27,12 +27,12 @@ use super::copies;
 use super::documents::{mget, parse_mget};
 use super::intake::{Intake, Piece, Room, Size};
 use super::left_bodies::is_due_again;
-use super::locate::Locator;
+use super::locate::{Locator, first_month};
 use super::task::{Question, Task};
 use super::write_id::KnownWrite;
 use crate::clock::Clock as _;
 use crate::job::{JobId, NewBody};
-use crate::store::{StoreError, Write, WriteError};
+use crate::store::{Sought, StoreError, Write, WriteError};
 
 /// One write under way, with the caller that waits for its answer.
 pub(super) struct Entry {
@@ -248,13 +248,15 @@ async fn locate(shared: &Context, batch: &mut Batch) {
     if let Err(error) = find_known(shared, &locator, &mut asking).await {
         return asking.iter_mut().for_each(|task| task.course.failed_to_read(error.clone()));
     }
-    asking.retain(|task| task.question.is_some());
+    // What is new and may be in a month that cannot be read is refused, or asked for again.
+    asking.retain(|task| task.course.is_open() && matches!(task.question, Some(Question::Lock | Question::Current)));
     if asking.is_empty() {
         return;
     }
-    let ids: Vec<&JobId> = asking.iter().map(|task| &task.write.job().id).collect();
-    let located = locator.locate(&ids).await;
-    drop(ids);
+    let sought: Vec<Sought<'_>> =
+        asking.iter().map(|task| Sought { id: &task.write.job().id, since: task.since() }).collect();
+    let located = locator.locate(&sought).await;
+    drop(sought);
     match located {
         Ok(located) => {
             for (task, located) in asking.into_iter().zip(located) {
@@ -277,11 +279,14 @@ async fn find_known(shared: &Context, locator: &Locator<'_>, asking: &mut [&mut 
     }
     let ids: Vec<&JobId> = ids.iter().collect();
     let known = locator.copies(&ids).await?;
-    if !known.is_empty() {
+    if !known.months.is_empty() {
         copies::sweep(shared, &ids, locator.deadline).await?;
     }
     for task in asking.iter_mut().filter(|task| is_new(task)) {
-        task.question = known.contains_key(&task.write.job().id).then_some(Question::Lock);
+        match known.latest(&task.write.job().id, task.since().map(first_month)) {
+            Ok(month) => task.question = month.map(|_| Question::Lock),
+            Err(why) => task.course.failed_to_read(why),
+        }
     }
     Ok(())
 }

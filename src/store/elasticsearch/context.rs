@@ -9,6 +9,7 @@ use super::fault::Fault;
 use super::indices::Indices;
 use super::locate::Locator;
 use super::nodes::{CallError, Nodes};
+use super::reach::Reach;
 use super::standing::Standing;
 use super::unreadable::Unreadable;
 use super::write_id::{RecentWrites, WriteIdSource};
@@ -23,6 +24,7 @@ pub(super) struct Context {
     pub(super) clock: SystemClock,
     pub(super) recent: RecentWrites,
     pub(super) unreadable: Unreadable,
+    pub(super) reach: Reach,
     pub(super) request_timeout: Duration,
     /// The time after which an undecided write is reported as unknown or refused.
     pub(super) write_timeout: Duration,
@@ -91,6 +93,6 @@ impl Context {
 
     /// Returns a locator that works until `deadline`.
     pub(super) fn locator(&self, deadline: Instant) -> Locator<'_> {
-        Locator { nodes: &self.nodes, indices: &self.indices, recent: &self.recent, deadline }
+        Locator { nodes: &self.nodes, indices: &self.indices, recent: &self.recent, reach: &self.reach, deadline }
     }
 }

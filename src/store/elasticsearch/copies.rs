@@ -8,8 +8,8 @@ use super::bulk::{Action, ItemOutcome, Lines, Target};
 use super::conditional::CurrentDocument;
 use super::context::Context;
 use super::documents::{Present, Stored, mget, mget_of, parse_mget};
-use super::locate::Copies;
 use super::nodes::Request;
+use super::reach::Copies;
 use super::search;
 use super::write_id::WriteId;
 use crate::job::JobId;
@@ -75,8 +75,8 @@ pub(super) async fn sweep(shared: &Context, ids: &[&JobId], deadline: Instant) -
     if ids.is_empty() {
         return Ok(Swept::default());
     }
-    let (found, is_whole) = shared.locator(deadline).copies_within_reach(ids).await?;
-    if !is_whole {
+    let found = shared.locator(deadline).copies(ids).await?;
+    if !found.unread.is_empty() {
         left.extend(ids.iter().map(|id| (*id).clone()));
     }
     let copies = read(shared, &found, &mut left, deadline).await?;
@@ -94,8 +94,12 @@ async fn read(
     deadline: Instant,
 ) -> Result<Vec<(Copy, Option<WriteId>)>, StoreError> {
     let address = |(id, month)| (shared.indices.of_month(month), id);
-    let addresses: Vec<(String, &JobId)> =
-        found.iter().flat_map(|(id, months)| months.iter().map(move |month| (id, *month))).map(address).collect();
+    let addresses: Vec<(String, &JobId)> = found
+        .months
+        .iter()
+        .flat_map(|(id, months)| months.iter().map(move |month| (id, *month)))
+        .map(address)
+        .collect();
     let mut copies = Vec::with_capacity(addresses.len());
     if addresses.is_empty() {
         return Ok(copies);

@@ -91,7 +91,7 @@ impl<'a> RawDocument<'a> {
     }
 
     /// Returns whether there is no such document because its month has no index.
-    fn is_of_missing_month(&self, indices: &Indices) -> bool {
+    pub(super) fn is_of_missing_month(&self, indices: &Indices) -> bool {
         indices.month_of(&self.index).is_some() && self.error.is_some_and(|error| error.get().contains(NO_INDEX))
     }
 

@@ -22,6 +22,9 @@ pub(super) enum Fault {
     /// The index is closed.
     #[error("the index `{0}` is closed; open it: POST /{0}/_open")]
     Closed(String),
+    /// A part of the index has no copy that is there.
+    #[error("a part of the index `{0}` is not there (its health is red); see GET /_cluster/allocation/explain")]
+    Away(String),
     /// There is no such index or alias.
     #[error("the index `{0}` is not there; it is not made anew")]
     Missing(String),

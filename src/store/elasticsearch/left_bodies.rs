@@ -21,7 +21,7 @@ use super::locate::Located;
 use super::search::{Page, Scope, page};
 use crate::clock::Timestamp;
 use crate::job::{BodyId, JobId};
-use crate::store::StoreError;
+use crate::store::{Sought, StoreError};
 
 /// How long no job refers to a body before it is removed.
 const LEFT_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -99,7 +99,8 @@ impl LeftBodies {
         let found = self.next_page(shared, limit, deadline).await?;
         let jobs: HashSet<&JobId> = found.iter().map(|found| &found.job).collect();
         let jobs: Vec<&JobId> = jobs.into_iter().collect();
-        let located = shared.locator(deadline).locate(&jobs).await?;
+        let sought: Vec<Sought<'_>> = jobs.iter().map(|id| Sought::from(*id)).collect();
+        let located = shared.locator(deadline).locate(&sought).await?;
         // The bodies of a job that is out of reach stay.
         let known: HashMap<&JobId, Vec<BodyId>> =
             jobs.into_iter().zip(located).filter_map(|(id, located)| Some((id, referred(located.ok()?)))).collect();

@@ -3,24 +3,39 @@
 //! The live index is read first and in real time, and what is found in the archive is read in real time too. A search
 //! only finds in which month: a copy can be searched for long before its tombstone goes. A job may move between the two
 //! reads; a job whose two reads do not fit together is read again.
+//!
+//! A month that cannot be read refuses the look-up of a job that may lie there, and of no other one. Nobody looks for a
+//! job in months that were over before it can have ended ([`Sought::since`]).
 
-use std::collections::HashMap;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::archive::Month;
-use super::documents::{Present, RawDocument, Stored, mget, mget_of, parse_mget, remember};
+use super::documents::{Present, Stored, mget, mget_of, parse_mget, remember};
+use super::fault::Fault;
 use super::indices::Indices;
 use super::nodes::Nodes;
+use super::reach::{Copies, Reach};
 use super::search::{MAX_PAGE, Scope, page};
 use super::tombstone::Destination;
 use super::write_id::RecentWrites;
+use crate::clock::Timestamp;
 use crate::job::JobId;
-use crate::store::{StoreError, Version, Versioned};
+use crate::store::{Sought, StoreError, Version, Versioned};
 
 /// The most rounds in which jobs are read whose reads do not fit together.
 const MAX_ROUNDS: usize = 5;
+/// The time between two rounds when a part of a month is away, which may be back at once.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How far the clocks may differ that gave a job's id, and its end, their times.
+const APART: Duration = Duration::from_secs(24 * 3_600);
+
+/// Returns the first month in which a job may lie that has ended at this time or later.
+pub(super) fn first_month(since: Timestamp) -> Month {
+    Month::of(since.minus(APART))
+}
 
 /// The state of a job's id in the live index, which a change of a job that is not there must replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,16 +73,28 @@ pub(super) struct Locator<'a> {
     pub(super) nodes: &'a Nodes,
     pub(super) indices: &'a Indices,
     pub(super) recent: &'a RecentWrites,
+    pub(super) reach: &'a Reach,
     pub(super) deadline: Instant,
 }
 
 /// The state of locating one job.
 struct Quest<'a> {
     id: &'a JobId,
+    /// The first month in which the job may lie, if one is known.
+    from: Option<Month>,
     /// Whether the job was absent from both already. If it is absent a second time, there is none. (It may have come
     /// back between the two reads.)
     was_absent: bool,
+    /// Why a month cannot be read for the moment in which the job may lie.
+    is_away: Option<StoreError>,
     answer: Option<Result<Located, StoreError>>,
+}
+
+impl<'a> Quest<'a> {
+    fn of(sought: Sought<'a>) -> Self {
+        let since = sought.since.max(sought.id.made_at());
+        Self { id: sought.id, from: since.map(first_month), was_absent: false, is_away: None, answer: None }
+    }
 }
 
 /// A job that is not in the live index, by the index of its quest.
@@ -76,9 +103,6 @@ struct Missing {
     month: Option<Month>,
     lock: Lock,
 }
-
-/// The months in which the archive has copies of jobs.
-pub(super) type Copies = HashMap<JobId, Vec<Month>>;
 
 /// Returns the body of a search for all copies of these jobs.
 fn copies_of(ids: &[&JobId]) -> Value {
@@ -89,19 +113,25 @@ fn copies_of(ids: &[&JobId]) -> Value {
 
 impl Locator<'_> {
     /// Locates jobs and returns an answer for each, in the order requested.
-    pub(super) async fn locate(&self, ids: &[&JobId]) -> Result<Vec<Result<Located, StoreError>>, StoreError> {
-        let quest = |id| Quest { id, was_absent: false, answer: None };
-        let mut quests: Vec<Quest<'_>> = ids.iter().copied().map(quest).collect();
+    pub(super) async fn locate(&self, sought: &[Sought<'_>]) -> Result<Vec<Result<Located, StoreError>>, StoreError> {
+        let mut quests: Vec<Quest<'_>> = sought.iter().copied().map(Quest::of).collect();
         for _ in 0..MAX_ROUNDS {
             if quests.iter().all(|quest| quest.answer.is_some()) {
                 break;
+            }
+            if quests.iter().any(|quest| quest.is_away.is_some()) {
+                sleep(PAUSE).await;
             }
             let mut missing = self.look_live(&mut quests).await?;
             self.search_months(&mut quests, &mut missing).await?;
             self.look_in_archive(&mut quests, missing).await?;
         }
-        let restless = |id: &JobId| Err(StoreError::Unavailable(format!("`{id}` moved whenever it was read")));
-        Ok(quests.into_iter().map(|quest| quest.answer.unwrap_or_else(|| restless(quest.id))).collect())
+        let restless = |id: &JobId| StoreError::Unavailable(format!("`{id}` moved whenever it was read"));
+        let answer = |quest: Quest<'_>| {
+            let Quest { id, is_away, answer, .. } = quest;
+            answer.unwrap_or_else(|| Err(is_away.unwrap_or_else(|| restless(id))))
+        };
+        Ok(quests.into_iter().map(answer).collect())
     }
 
     /// Reads the live index. Returns the jobs that are not in it and may be in the archive.
@@ -148,7 +178,18 @@ impl Locator<'_> {
                 return true;
             }
             let quest = &mut quests[missing.quest];
-            missing.month = copies.get(quest.id).and_then(|months| months.iter().max().copied());
+            quest.is_away = None;
+            missing.month = match copies.latest(quest.id, quest.from) {
+                Ok(month) => month,
+                Err(why @ StoreError::Unavailable(_)) => {
+                    quest.is_away = Some(why);
+                    return false;
+                }
+                Err(why) => {
+                    quest.answer = Some(Err(why));
+                    return false;
+                }
+            };
             if missing.month.is_none() && quest.was_absent {
                 quest.answer = Some(Ok(Located::Nowhere(Lock::Absent)));
             }
@@ -158,27 +199,15 @@ impl Locator<'_> {
         Ok(())
     }
 
-    /// Searches the archive for copies of jobs, and returns the months of each job that has any.
+    /// Searches the archive for copies of jobs, in all months that can be read. No month that cannot holds it up.
     pub(super) async fn copies(&self, ids: &[&JobId]) -> Result<Copies, StoreError> {
-        let months = self.indices.months();
+        let (months, body) = (self.indices.months(), copies_of(ids));
         let scope = Scope::new(self.nodes, &months, self.deadline);
-        scope.hits(&copies_of(ids), |hits| Ok(self.months_of(hits))).await
-    }
-
-    /// Searches the months that can be searched now, as [`Locator::copies`] does. Returns also whether these are all.
-    pub(super) async fn copies_within_reach(&self, ids: &[&JobId]) -> Result<(Copies, bool), StoreError> {
-        let months = self.indices.months();
-        let scope = Scope::new(self.nodes, &months, self.deadline);
-        scope.hits_within_reach(&copies_of(ids), |hits| self.months_of(hits)).await
-    }
-
-    fn months_of(&self, hits: &[RawDocument<'_>]) -> Copies {
-        let mut copies = Copies::with_capacity(hits.len());
-        for hit in hits {
-            let (Some(month), Ok(id)) = (self.indices.month_of(&hit.index), JobId::new(&hit.id)) else { continue };
-            copies.entry(id).or_default().push(month);
+        let mut copies = Copies::default();
+        match scope.hits_at_once(&body, |hits| copies.add(self.indices, hits)).await {
+            Ok(Some(())) => Ok(self.reach.whole(copies)),
+            Ok(None) | Err(_) => self.reach.ask((self.nodes, self.indices), &body, self.deadline).await,
         }
-        copies
     }
 
     /// Reads the copies. A copy that is gone leaves its quest open.
@@ -196,7 +225,11 @@ impl Locator<'_> {
             let quest = &mut quests[missing.quest];
             match document.job(self.indices) {
                 Ok(Some(present)) => quest.answer = Some(Ok(Located::Moved(self.take(present), missing.lock))),
-                // The job moved.
+                // The job moved, unless it cannot have.
+                Ok(None) if document.is_of_missing_month(self.indices) => {
+                    let index = self.indices.of_month(missing.month.unwrap_or(Month::of(Timestamp::from_millis(0))));
+                    quest.is_away = Some(Fault::Missing(index).into());
+                }
                 Ok(None) => {}
                 Err(error) => quest.answer = Some(Err(error)),
             }

@@ -17,8 +17,8 @@
 //!   `context`;
 //! - reads: `reader`, `search`, `heads` (who is first in the line of an ordering key), `query_time`, `stats` and
 //!   [`kql`] (Kibana's query language as the server's);
-//! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], [`copies`], [`months`]
-//!   and [`mover`];
+//! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], `reach` (which months can be read),
+//!   [`copies`], [`months`] and [`mover`];
 //! - beside the jobs: `collection` (documents that are compared and swapped as jobs are, without an archive), of which
 //!   there are [`records`] and [`schedules`]; `audit`, `output` and `time` (what time it is by the nodes' clocks).
 //!
@@ -60,6 +60,7 @@ mod nodes;
 mod options;
 mod output;
 mod query_time;
+mod reach;
 mod reader;
 mod records;
 mod resize;
@@ -98,6 +99,7 @@ use self::mover::Mover;
 use self::nodes::Request;
 use self::output::Outputs;
 use self::query_time::QueryTime;
+use self::reach::Reach;
 use self::reader::Reader;
 use self::records::Records;
 use self::schedules::Schedules;
@@ -107,8 +109,8 @@ use self::write_id::{RecentWrites, WriteIdSource};
 use self::writer::Writer;
 use super::{
     Archived, AuditEntry, AuditPage, AuditSearch, DueSchedules, Head, ListSchedules, OutputStore, Record, RecordKey,
-    RecordKind, RecordWrite, Refresh, ScheduleResult, ScheduleWrite, Store, StoreError, StoredSchedule, Versioned,
-    Write, WriteResult,
+    RecordKind, RecordWrite, Refresh, ScheduleResult, ScheduleWrite, Sought, Store, StoreError, StoredSchedule,
+    Versioned, Write, WriteResult,
 };
 use crate::clock::{SystemClock, Timestamp};
 use crate::job::{BodyRef, Job, JobId, Json, OrderingKey, RecordName, ScheduleId};
@@ -159,11 +161,16 @@ impl ElasticsearchStore {
             clock: SystemClock::default(),
             recent: RecentWrites::default(),
             unreadable: Unreadable::default(),
+            reach: Reach::default(),
             request_timeout: options.request_timeout,
             write_timeout: options.write_timeout,
         });
         let watched = Arc::clone(&context);
-        let watch = async move { watched.standing.keep_watch(&watched.nodes, watched.request_timeout).await };
+        let watch = async move {
+            let Context { nodes, indices, standing, reach, request_timeout, .. } = &*watched;
+            let standing = standing.keep_watch(nodes, *request_timeout);
+            tokio::join!(standing, reach.keep_watch(nodes, indices, *request_timeout));
+        };
         Ok(Self {
             _watch: AbortOnDropHandle::new(tokio::spawn(watch)),
             writer: Writer::start(Arc::clone(&context), options.write_queue, options.bulks_in_flight),
@@ -239,8 +246,15 @@ impl Store for ElasticsearchStore {
     }
 
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError> {
-        self.jobs()?;
-        self.heard(self.reader.get(ids).await)
+        let sought: Vec<Sought<'_>> = ids.iter().map(Sought::from).collect();
+        self.look_up(&sought).await.into_iter().collect()
+    }
+
+    async fn look_up(&self, sought: &[Sought<'_>]) -> Vec<Result<Option<Versioned>, StoreError>> {
+        if let Err(error) = self.jobs() {
+            return sought.iter().map(|_| Err(error.clone())).collect();
+        }
+        self.reader.look_up(sought).await.into_iter().map(|found| self.heard(found)).collect()
     }
 
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
@@ -379,6 +393,10 @@ impl Store for ElasticsearchStore {
 
     fn out_of_order(&self) -> Option<String> {
         self.context.standing.faults()
+    }
+
+    fn unread_months(&self) -> Vec<String> {
+        self.context.reach.sentences()
     }
 
     async fn has_lately_held_writes_back(&self) -> Result<bool, StoreError> {

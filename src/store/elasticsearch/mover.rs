@@ -40,7 +40,6 @@ use super::error::ConnectError;
 use super::fault::Fault;
 use super::indices::Kind;
 use super::left_bodies::LeftBodies;
-use super::locate::Copies;
 use super::months::{self, Months};
 use super::search::{Page, Scope, page};
 use super::tombstone::{self, Destination, TombstoneDocument};
@@ -240,16 +239,18 @@ impl Pass<'_> {
         if late.is_empty() {
             return BTreeSet::new();
         }
-        let (copies, is_whole) =
-            self.shared.locator(self.deadline).copies_within_reach(&late).await.unwrap_or_else(|error| {
+        let copies = match self.shared.locator(self.deadline).copies(&late).await {
+            Ok(copies) => copies,
+            Err(error) => {
                 archived.obstacle.get_or_insert(error.to_string());
-                (Copies::default(), false)
-            });
+                return late.into_iter().cloned().collect();
+            }
+        };
         let mut left = BTreeSet::new();
         for job in found.iter_mut().filter(|job| job.month < oldest) {
-            match copies.get(&job.id).and_then(|months| months.iter().max()) {
+            match copies.months.get(&job.id).and_then(|months| months.iter().max()) {
                 Some(month) => job.month = *month,
-                None if is_whole => job.month = oldest,
+                None if copies.unread.is_empty() => job.month = oldest,
                 None => drop(left.insert(job.id.clone())),
             }
         }

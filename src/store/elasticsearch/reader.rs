@@ -9,19 +9,20 @@ use tokio::time::Instant;
 use super::context::Context;
 use super::intake::{Intake, Piece, Room, Size};
 use super::locate::Located;
+use crate::clock::Timestamp;
 use crate::job::JobId;
-use crate::store::{StoreError, Versioned};
+use crate::store::{Sought, StoreError, Versioned};
 
 /// The most documents in one request.
 const MAX_BATCH: Size = Size { items: 500, bytes: usize::MAX };
 /// The most requests under way at once.
 const IN_FLIGHT: usize = 2;
 
-type Answer = Result<Vec<Option<Versioned>>, StoreError>;
+type Answer = Vec<Result<Option<Versioned>, StoreError>>;
 
-/// The ids that one caller requested together.
+/// The jobs that one caller looks for together.
 struct Question {
-    ids: Vec<JobId>,
+    ids: Vec<(JobId, Option<Timestamp>)>,
     reply: oneshot::Sender<Answer>,
     _room: Room,
 }
@@ -47,21 +48,29 @@ impl Reader {
         Self { intake }
     }
 
-    /// Reads jobs and returns them in the order requested.
-    pub(super) async fn get(&self, ids: &[JobId]) -> Answer {
-        let room = self.intake.room(ids.len())?;
+    /// Reads jobs and returns an answer for each, in the order requested.
+    pub(super) async fn look_up(&self, sought: &[Sought<'_>]) -> Answer {
+        let failed = |error: &StoreError, count: usize| vec![Err(error.clone()); count];
+        let room = match self.intake.room(sought.len()) {
+            Ok(room) => room,
+            Err(error) => return failed(&error, sought.len()),
+        };
         let mut waiting = Vec::new();
-        for chunk in ids.chunks(MAX_BATCH.items) {
+        for chunk in sought.chunks(MAX_BATCH.items) {
             let (reply, answer) = oneshot::channel();
-            self.intake.put(Question { ids: chunk.to_vec(), reply, _room: Arc::clone(&room) })?;
-            waiting.push(answer);
+            let ids = chunk.iter().map(|sought| (sought.id.clone(), sought.since)).collect();
+            let put = self.intake.put(Question { ids, reply, _room: Arc::clone(&room) });
+            waiting.push((chunk.len(), put.map(|()| answer)));
         }
-        let mut jobs = Vec::with_capacity(ids.len());
-        for answer in waiting {
+        let mut jobs = Vec::with_capacity(sought.len());
+        for (count, answer) in waiting {
             let stopped = |_| StoreError::Unavailable("the reader has stopped".to_owned());
-            jobs.extend(answer.await.map_err(stopped)??);
+            match answer {
+                Ok(answer) => jobs.extend(answer.await.map_err(stopped).unwrap_or_else(|error| failed(&error, count))),
+                Err(error) => jobs.extend(failed(&error, count)),
+            }
         }
-        Ok(jobs)
+        jobs
     }
 
     /// Closes the reader and waits until every waiting request is answered.
@@ -71,19 +80,18 @@ impl Reader {
 }
 
 async fn answer(context: &Context, questions: Vec<Question>, deadline: Instant) {
-    let ids: Vec<&JobId> = questions.iter().flat_map(|question| &question.ids).collect();
-    match context.locator(deadline).locate(&ids).await {
+    let all = questions.iter().flat_map(|question| &question.ids);
+    let sought: Vec<Sought<'_>> = all.map(|(id, since)| Sought { id, since: *since }).collect();
+    match context.locator(deadline).locate(&sought).await {
         Ok(found) => {
             let mut found = found.into_iter().map(|found| found.map(Located::into_job));
             for Question { ids, reply, _room } in questions {
-                // All documents are taken even after an error, since those of the next request come after them.
-                let own: Vec<_> = found.by_ref().take(ids.len()).collect();
-                let _gone = reply.send(own.into_iter().collect());
+                let _gone = reply.send(found.by_ref().take(ids.len()).collect());
             }
         }
         Err(error) => {
             for question in questions {
-                let _gone = question.reply.send(Err(error.clone()));
+                let _gone = question.reply.send(question.ids.iter().map(|_| Err(error.clone())).collect());
             }
         }
     }

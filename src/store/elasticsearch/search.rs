@@ -188,7 +188,7 @@ pub(super) struct Shards {
 }
 
 impl Shards {
-    fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         self.failed == 0 && self.successful == self.total
     }
 
@@ -348,25 +348,17 @@ impl Scope<'_> {
     }
 
     /// Runs one search over the shards that are there, without waiting for the others. Returns what `read` parses from
-    /// its hits, and whether every shard has answered.
-    pub(super) async fn hits_within_reach<T>(
+    /// its hits; `None` when not every shard has answered.
+    pub(super) async fn hits_at_once<T>(
         &self,
         body: &Value,
         read: impl FnOnce(&[RawDocument<'_>]) -> T,
-    ) -> Result<(T, bool), StoreError> {
-        let partial = "allow_partial_search_results=true";
-        let mut answer = self.within_reach(&format!("{partial}&{WITH_CLOSED}"), body).await;
-        let is_open = !matches!(answer, Err(StoreError::OutOfOrder(_)));
-        if !is_open {
-            answer = self.within_reach(partial, body).await;
-        }
-        let answer = answer?;
+    ) -> Result<Option<T>, StoreError> {
+        let parameters = format!("allow_partial_search_results=true&{WITH_CLOSED}");
+        let request = self.request(&parameters, &bytes_of(body)?);
+        let answer = self.nodes.try_call(&request, self.deadline).await?.body()?;
         let reply: SearchReply = serde_json::from_slice(&answer).map_err(|error| unreadable(&error))?;
-        Ok((read(&reply.hits.hits), is_open && reply.shards.is_whole() && !reply.timed_out))
-    }
-
-    async fn within_reach(&self, parameters: &str, body: &Value) -> Result<Bytes, StoreError> {
-        self.nodes.try_call(&self.request(parameters, &bytes_of(body)?), self.deadline).await?.body()
+        Ok((reply.shards.is_whole() && !reply.timed_out).then(|| read(&reply.hits.hits)))
     }
 }
 

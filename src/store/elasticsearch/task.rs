@@ -110,6 +110,18 @@ impl Task {
         }
     }
 
+    /// Returns a time before which no job under the write's id has ended, if one is known. What the system submits for a
+    /// moment has an id that is derived from it, and is in no month before.
+    pub(super) fn since(&self) -> Option<Timestamp> {
+        let job = self.write.job();
+        if !matches!(self.write, Write::Create { .. }) {
+            return Some(job.created_at);
+        }
+        let due_at = job.spec.due.as_ref().map(|due| due.due_at);
+        let derived_at = || job.id.derived_at().filter(|_| job.spec.queue.is_internal());
+        due_at.or_else(derived_at).max(job.id.made_at())
+    }
+
     /// Returns the length in bytes of the write's lines, without its bodies.
     pub(super) fn document_bytes(&self) -> usize {
         self.document.len() + ACTION_BYTES
@@ -286,14 +298,8 @@ fn encode(write: &Write, ids: WriteIds, form: BodyForm, now: Timestamp) -> Resul
 /// Returns whether the manager has just generated the id of a new job: then nobody else can know it, and no archive can
 /// have it. (A client's own id may look the same, but comes with a fingerprint.)
 fn is_own_id(job: &Job, now: Timestamp) -> bool {
-    let made_at = || {
-        let uuid = uuid::Uuid::try_parse(job.id.as_str()).ok().filter(|uuid| uuid.get_version_num() == 7)?;
-        let (seconds, nanos) = uuid.get_timestamp()?.to_unix();
-        let seconds = i64::try_from(seconds).ok()?;
-        Some(Timestamp::from_millis(seconds.checked_mul(1_000)?.checked_add(i64::from(nanos / 1_000_000))?))
-    };
     let is_young = |made: Timestamp| now.since(made) < OWN_ID_AGE && made.since(now) < OWN_ID_AGE;
-    job.spec.fingerprint.is_none() && made_at().is_some_and(is_young)
+    job.spec.fingerprint.is_none() && job.id.made_at().is_some_and(is_young)
 }
 
 fn has_inline_body(write: &Write) -> bool {

@@ -1,6 +1,7 @@
 //! The archive of the engine on a search server: wherever a job lies, and wherever its move was interrupted, it is
 //! found once and is what it was.
 
+mod closed;
 mod indices;
 mod interrupted;
 mod left_bodies;
