@@ -148,6 +148,10 @@ pub const METRICS: &[Metric] = &[
     labelled("leasehold_run_seconds", Histogram(&JOBS), ("state", ENDS),
         "How long attempts took, by what became of the job"),
 
+    metric("leasehold_monitor_gone", Gauge,
+        "1 while this process runs no monitor and sees that no other one acts on the store"),
+    metric("leasehold_archive_months_unread", Gauge,
+        "Months of the archive that cannot be read, since their index is closed or a part of it is not there"),
     metric("leasehold_monitor_leader", Gauge, "1 while this process's monitor leads; of all processes one does"),
     metric("leasehold_orphans_flagged_total", Counter, "Running jobs that were flagged as orphans"),
     labelled("leasehold_recoveries_total", Counter, ("policy", POLICIES),

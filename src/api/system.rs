@@ -90,6 +90,8 @@ pub(crate) async fn health(call: Call<Read>, query: Query) -> Answer {
         doubtful_times: manager.has_doubtful_times(),
         peer_troubles: manager.peer_troubles(),
         scan_troubles: manager.scan_troubles(),
+        unread_months: manager.unread_months(),
+        monitor_is_gone: manager.monitor_is_gone(),
     };
     ok(&ServerHealth::new(configuration, &insights, &survey, manager.waiting_claims(), store, manager.now()))
 }

@@ -14,7 +14,7 @@ use crate::api::{AppState, Limits};
 use crate::clock::{AwakeInstant, Clock};
 use crate::executor::HttpExecutor;
 use crate::manager::{Manager, ManagerConfig};
-use crate::monitor::{Monitor, MonitorConfig};
+use crate::monitor::{Monitor, MonitorConfig, MonitorWatch};
 use crate::notify::Notifier;
 use crate::peers::{PeerClient, PeerSecret, Teller};
 use crate::scheduler::{OutcomeKeeper, Scheduler, SchedulerConfig, Schedules};
@@ -61,6 +61,8 @@ pub(super) struct Managing {
     notifier: Notifier,
     scheduler: Option<Scheduler>,
     monitor: Option<Monitor>,
+    /// The look at the monitors of other processes, where this one has none.
+    _watch: Option<MonitorWatch>,
     peers: Option<PeerClient>,
     teller: Option<Teller>,
 }
@@ -103,7 +105,9 @@ impl Means {
                 Some(started.map_err(|error| Failure::Usage(error.to_string()))?)
             }
         };
-        Ok(Managing { manager, schedules, notifier, scheduler, monitor, peers, teller })
+        let watch = || MonitorWatch::start(manager.clone(), Arc::clone(&self.store));
+        let _watch = (!self.duties.oversees).then(watch);
+        Ok(Managing { manager, schedules, notifier, scheduler, monitor, _watch, peers, teller })
     }
 }
 

@@ -68,6 +68,7 @@ pub use work::recalls::{Recall, RecallReason};
 use crate::clock::{AwakeTime, Clock, Offset, Timestamp, in_words};
 use crate::job::UniqueKey;
 use crate::store::{Hang, Store};
+use admin::oversight::MonitorSeen;
 use admin::queue_settings::QueueSettingsCache;
 use admin::scan_troubles::ScanTroubles;
 use dispatch::{Dispatch, DispatchConfig};
@@ -130,6 +131,7 @@ pub(crate) struct ManagerState {
     observe: Observations,
     keeps_audit: bool,
     scan_troubles: ScanTroubles,
+    monitor_seen: MonitorSeen,
     outputs: Outputs,
     end_watchers: Watchers,
     /// Cancelled when the manager shuts down.
@@ -170,6 +172,7 @@ impl Manager {
             queue_settings: QueueSettingsCache::new(Arc::clone(&store)),
             keeps_audit: config.audit,
             scan_troubles: ScanTroubles::default(),
+            monitor_seen: MonitorSeen::default(),
             observe: Observations::new(!exclusive, clock.now()),
             outputs: Outputs::new(store.outputs()),
             end_watchers: Watchers::default(),
@@ -243,6 +246,12 @@ impl Manager {
     #[must_use]
     pub fn out_of_order(&self) -> Option<String> {
         self.shared.store.out_of_order()
+    }
+
+    /// Returns which months of the archive cannot be read, each as a sentence, without reading the store.
+    #[must_use]
+    pub fn unread_months(&self) -> Vec<String> {
+        self.shared.store.unread_months()
     }
 
     /// Returns what shows that documents of the store cannot be read, or differ between its members, without reading

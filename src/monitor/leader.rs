@@ -321,6 +321,22 @@ impl Leader {
     }
 }
 
+/// The lease as a process sees it that does not compete for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) version: Version,
+    /// How long the holder may act without a renewal; `None` when nobody holds it.
+    pub(super) held_for: Option<Duration>,
+}
+
+/// Reads the lease; `None` when no monitor ever had it.
+pub(super) async fn seen(store: &dyn Store) -> Result<Option<Seen>, StoreError> {
+    let Some(record) = store.record(&key()).await? else { return Ok(None) };
+    let claim: Claim = record.read()?;
+    let held_for = claim.holder.is_some().then(|| Duration::from_millis(claim.term_ms));
+    Ok(Some(Seen { version: record.version, held_for }))
+}
+
 fn key() -> RecordKey {
     RecordKey::new(RecordKind::Lease, RecordName::system(NAME))
 }

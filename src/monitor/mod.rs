@@ -4,7 +4,8 @@
 //! rules), [`pages`] and [`scan`] (finding such jobs and acting on them, a bounded number at a time), [`retention`],
 //! [`archive`] and [`audit`] (the other scans), [`keeper`] (what is noted of jobs before they are removed), [`report`]
 //! (what a run did), [`leader`] (one of several monitors acts), [`vigil`] (what they pass on of their awake time),
-//! [`timetable`] and [`drive`] (when scans run), [`trouble`] (logging failures that repeat).
+//! [`timetable`] and [`drive`] (when scans run), [`trouble`] (logging failures that repeat),
+//! [`watch`] (processes without a monitor see when the only one is gone).
 //!
 //! Two properties keep it safe. Every job has the time of its next check
 //! ([`Job::watch_at`](crate::job::Job::watch_at)), so that a scan is one search by time. Every change is a conditional
@@ -25,6 +26,7 @@ pub mod scan;
 mod timetable;
 mod trouble;
 mod vigil;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,6 +41,7 @@ pub use report::Report;
 pub use rules::{Action, Rules, Suspicion, decide};
 pub use scan::{Scan, Scans};
 pub use vigil::Vigil;
+pub use watch::MonitorWatch;
 
 use crate::clock::Clock;
 use crate::clock::ticks::TicksError;

@@ -55,12 +55,16 @@ pub(crate) struct StoreHealth {
     pub(crate) peer_troubles: Vec<String>,
     /// Which scans of this process's monitor fail, each as a sentence.
     pub(crate) scan_troubles: Vec<String>,
+    /// Which months of the archive cannot be read, each as a sentence.
+    pub(crate) unread_months: Vec<String>,
+    /// That no monitor acts, as a sentence.
+    pub(crate) monitor_is_gone: Option<String>,
 }
 
 /// What one check of a server's health found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HealthCheck {
-    /// What was checked. Of `managers` and `scans` there is one for each trouble.
+    /// What was checked. Of `months`, `managers` and `scans` there is one for each trouble.
     pub name: HealthCheckName,
     /// Whether it is as it should be.
     pub status: HealthStatus,
@@ -90,6 +94,10 @@ words! {
         Equality = "equality",
         /// Whether the store was whole when it was opened.
         Opening = "opening",
+        /// Whether every month of the archive can be read.
+        Months = "months",
+        /// Whether a monitor acts, as a server sees it that runs none.
+        Monitor = "monitor",
         /// Whether the managers can tell each other of jobs.
         Managers = "managers",
         /// Whether the scans of the monitor in this process succeed.
@@ -117,6 +125,8 @@ impl HealthCheckName {
             Self::Documents => "Every document of the store that was met can be read.",
             Self::Equality => "Documents can be read at rest, and are the same at all members of a cluster.",
             Self::Opening => "The store was whole when it was opened.",
+            Self::Months => "Every month of the archive can be read.",
+            Self::Monitor => "A monitor acts on the store.",
             Self::Managers => "The managers on this store can tell each other of jobs.",
             Self::Scans => "The scans of the monitor in this process succeed.",
             Self::Waiting => "No job waits long without a worker that takes any.",
@@ -162,6 +172,15 @@ impl HealthCheckName {
             Self::Managers => {
                 "Start every server and monitor with `--advertise` and an address that the others reach, and with the \
                  same `--cluster-secret` (docs/operating.md, “Several managers”)."
+            }
+            Self::Months => {
+                "Until the index can be read, lists, counts and the retention of ended jobs are refused, and so is \
+                 each id or key under which a job may lie there; all else goes on. Open it, or bring its shards back \
+                 (docs/deploying.md, “A month that cannot be read”)."
+            }
+            Self::Monitor => {
+                "Start `leasehold monitor` again, or one `leasehold serve` without `--no-monitor` \
+                 (docs/operating.md, “LeaseholdMonitorIsGone”)."
             }
             Self::Scans => {
                 "Do what the sentence says of the store: the next run of the scan makes up for those that failed. What \
@@ -215,7 +234,10 @@ pub(super) fn judge(insights: &Insights, survey: &SurveyState, store: StoreHealt
         check(Equality, Warn, unequal),
         check(Opening, Warn, dropped),
     ];
-    for (name, troubles) in [(Managers, store.peer_troubles), (Scans, store.scan_troubles)] {
+    let gone: Vec<String> = store.monitor_is_gone.into_iter().collect();
+    let lists =
+        [(Months, store.unread_months), (Monitor, gone), (Managers, store.peer_troubles), (Scans, store.scan_troubles)];
+    for (name, troubles) in lists {
         if troubles.is_empty() {
             checks.push(check(name, Warn, None));
         }
@@ -433,20 +455,25 @@ pub(super) mod tests {
             doubtful_times: None,
             peer_troubles: vec!["e".to_owned()],
             scan_troubles: vec!["f".to_owned()],
+            unread_months: vec!["g".to_owned()],
+            monitor_is_gone: Some("h".to_owned()),
         };
         let checks = judge(&calm(), &SurveyState::default(), all, at(1_000));
         let found: Vec<_> =
             checks.iter().filter(|check| check.status != HealthStatus::Ok).map(|check| check.name).collect();
         use HealthCheckName::*;
-        assert_eq!(found, [Writes, Store, Clock, Documents, Equality, Opening, Managers, Scans]);
+        let all = [Writes, Store, Clock, Documents, Equality, Opening, Months, Monitor, Managers, Scans];
+        assert_eq!(found, all);
         assert!(checks.iter().all(|check| check.advice.as_deref().is_none_or(|advice| advice == check.name.advice())));
     }
 
     #[test]
     fn advice_names_only_sections_that_the_documentation_has() {
         let page = include_str!("../../docs/operating.md");
+        let pages = [page, include_str!("../../docs/deploying.md")];
         let has = |section: &str| {
-            page.lines().any(|line| line.trim_start_matches('#').trim() == section && line.starts_with('#'))
+            let mut lines = pages.iter().flat_map(|page| page.lines());
+            lines.any(|line| line.trim_start_matches('#').trim() == section && line.starts_with('#'))
         };
         for name in HealthCheckName::ALL {
             assert!(page.contains(&format!("\n| `{name}` | ")), "{name} is in the table");

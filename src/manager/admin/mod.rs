@@ -4,5 +4,6 @@
 
 pub(super) mod monitor_ops;
 pub(super) mod orphans;
+pub(super) mod oversight;
 pub(super) mod queue_settings;
 pub(super) mod scan_troubles;

@@ -9,7 +9,7 @@ use leasehold::clock::{Clock, ManualClock, SystemClock};
 use leasehold::job::JobState;
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::monitor::leader::{Leader, Leadership};
-use leasehold::monitor::{Monitor, MonitorConfig, Scan, Schedule};
+use leasehold::monitor::{Monitor, MonitorConfig, MonitorWatch, Scan, Schedule};
 use leasehold::store::Store;
 use parking_lot::Mutex;
 
@@ -301,4 +301,48 @@ async fn a_schedule_that_is_none_is_refused() {
     let config = MonitorConfig { scans, ..quick() };
     let refused = Monitor::start(site.manager.clone(), Arc::clone(&site.store), clock, config, None).await;
     assert!(matches!(refused.err(), Some(TicksError::Cron(_))));
+}
+
+/// Waits until a process without a monitor says that there is none, or that there is one.
+async fn until_gone(manager: &Manager, is_gone: bool) {
+    for _ in 0..600 {
+        if manager.monitor_is_gone().is_some() == is_gone {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("it never says so: {:?}", manager.monitor_is_gone());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_without_a_monitor_says_so_while_no_other_one_acts() {
+    let engine = engines::elasticsearch().await;
+    let site = Site::on(engine).await;
+    let watch = MonitorWatch::start(site.manager.clone(), Arc::clone(&site.store));
+    until_gone(&site.manager, true).await;
+    let start = async || {
+        let clock = Arc::clone(&site.clock) as Arc<dyn Clock>;
+        Monitor::start(site.manager.clone(), Arc::clone(&site.store), clock, config(), None).await.expect("it starts")
+    };
+    let monitor = start().await;
+    until_gone(&site.manager, false).await;
+    // It dies without giving back its lease.
+    monitor.abandon().await;
+    until_gone(&site.manager, true).await;
+    let monitor = start().await;
+    until_gone(&site.manager, false).await;
+    // It gives the lease back, and nobody takes it.
+    monitor.shutdown().await;
+    until_gone(&site.manager, true).await;
+    drop(watch);
+    site.manager.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_of_a_processs_own_has_no_monitor_but_its_own() {
+    let site = Site::on(engines::embedded().await).await;
+    let _watch = MonitorWatch::start(site.manager.clone(), Arc::clone(&site.store));
+    until_gone(&site.manager, true).await;
+    let said = site.manager.monitor_is_gone().unwrap_or_default();
+    assert!(said.starts_with("no monitor acts on this store"), "{said}");
 }
