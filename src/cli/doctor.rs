@@ -12,6 +12,7 @@ use super::output::print;
 use super::server::ServerArgs;
 use super::settings::Settings;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
+use crate::wire::{HealthCheck, HealthCheckName};
 
 /// The open files that a server with many connections needs.
 const OPEN_FILES: u64 = 4_096;
@@ -58,6 +59,7 @@ pub(super) async fn run(args: DoctorArgs, settings: Settings) -> Result<(), Fail
             checks.push(("server", Ok(format!("it answers, and its state is {}", word(&health.status)))));
             checks.push(("store", client.ready().await.map(|_| "it serves".to_owned()).map_err(|e| e.to_string())));
             checks.push(("clocks", clocks(asked, health.at, answered)));
+            checks.extend(health.checks.into_iter().filter_map(of_installation));
         }
         Err(error) => checks.push(("server", Err(Failure::from(error).to_string()))),
     }
@@ -67,6 +69,14 @@ pub(super) async fn run(args: DoctorArgs, settings: Settings) -> Result<(), Fail
     };
     print(&checks.iter().map(line).collect::<Vec<_>>().join("\n"))?;
     if checks.iter().any(|(_, found)| found.is_err()) { Err(Failure::Reported(ExitStatus::Failed)) } else { Ok(()) }
+}
+
+/// Returns a check of the server's health that says what the installation lacks, and not how its jobs fare.
+fn of_installation(check: HealthCheck) -> Option<Check> {
+    use HealthCheckName::{Clock, Documents, Equality, Managers, Monitor, Months, Scans, Store, Writes};
+
+    let is_of_it = [Clock, Documents, Equality, Managers, Monitor, Months, Scans, Store, Writes].contains(&check.name);
+    check.found.filter(|_| is_of_it).map(|found| (check.name.as_str(), Err(found)))
 }
 
 fn word(status: &impl serde::Serialize) -> String {

@@ -57,8 +57,10 @@ pub(super) async fn run(args: StatusArgs, settings: Settings) -> Result<(), Fail
         if findings.is_empty() {
             findings.push(Finding::ok("the server is well"));
         }
-        findings.extend(look(&client).await?);
+        // What is wrong with the store may be why it cannot be asked.
+        let looked = look(&client).await.map(|more| findings.extend(more));
         print(&findings.iter().map(line).collect::<Vec<_>>().join("\n"))?;
+        looked?;
     }
     if health.status == HealthStatus::Error { Err(Failure::Reported(ExitStatus::Failed)) } else { Ok(()) }
 }

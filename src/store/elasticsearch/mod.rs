@@ -17,8 +17,8 @@
 //!   `context`;
 //! - reads: `reader`, `search`, `heads` (who is first in the line of an ordering key), `query_time`, `stats` and
 //!   [`kql`] (Kibana's query language as the server's);
-//! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], `reach` (which months can be read),
-//!   [`copies`], [`months`] and [`mover`];
+//! - the archive: [`archive`] (where jobs lie, and what decides it), [`tombstone`], [`locate`], `reach` (which months
+//!   can be read), [`copies`], [`months`] and [`mover`];
 //! - beside the jobs: `collection` (documents that are compared and swapped as jobs are, without an archive), of which
 //!   there are [`records`] and [`schedules`]; `audit`, `output` and `time` (what time it is by the nodes' clocks).
 //!

@@ -110,8 +110,8 @@ impl Task {
         }
     }
 
-    /// Returns a time before which no job under the write's id has ended, if one is known. What the system submits for a
-    /// moment has an id that is derived from it, and is in no month before.
+    /// Returns a time before which no job under the write's id has ended, if one is known. What the system submits for
+    /// a moment has an id that is derived from it, and is in no month before.
     pub(super) fn since(&self) -> Option<Timestamp> {
         let job = self.write.job();
         if !matches!(self.write, Write::Create { .. }) {
