@@ -5,7 +5,7 @@ use tracing::debug;
 
 use super::Manager;
 use crate::job::{JobId, RecordName};
-use crate::store::{Record, RecordKind, Versioned};
+use crate::store::{Record, RecordKind, Sought, Versioned};
 
 /// The content of a record that is needed as long as jobs are as it says.
 pub(super) trait Swept: DeserializeOwned + Send + Sync {
@@ -40,11 +40,13 @@ impl Manager {
         let unused: Vec<(&Record, T)> = read.filter(|(_, content)| !content.is_in_use(self)).collect();
         for some in unused.chunks(T::AT_ONCE) {
             let counted: Vec<Vec<JobId>> = some.iter().map(|(_, content)| content.jobs()).collect();
-            let Ok(jobs) = self.shared.store.get(&counted.concat()).await else { break };
-            let mut jobs = jobs.as_slice();
+            let sought: Vec<Sought<'_>> = counted.iter().flatten().map(Sought::from).collect();
+            let mut jobs = self.shared.store.look_up(&sought).await.into_iter();
             for ((record, content), ids) in some.iter().zip(&counted) {
-                let Some((own, others)) = jobs.split_at_checked(ids.len()) else { break };
-                jobs = others;
+                let own: Result<Vec<_>, _> = jobs.by_ref().take(ids.len()).collect::<Vec<_>>().into_iter().collect();
+                // What a job is that cannot be looked up is found out with a later sweep.
+                let Ok(own) = own else { continue };
+                let own = own.as_slice();
                 if content.is_over(self, own).await
                     && let Err(error) = self.shared.store.write_record(record.removal()).await
                 {

@@ -14,7 +14,7 @@ use crate::executor::webhook::Event;
 use crate::job::{Change, Job, JobId, Notice};
 use crate::manager::{Manager, ManagerError, NewJob};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
-use crate::store::{Store, StoreError};
+use crate::store::{Sought, Store, StoreError};
 
 /// The most jobs that one search for forgotten outboxes returns.
 const PAGE: usize = 500;
@@ -85,10 +85,18 @@ impl Outbox {
         if ids.is_empty() {
             return Ok(());
         }
-        let jobs = self.store.get(ids).await?;
+        let sought: Vec<Sought<'_>> = ids.iter().map(Sought::from).collect();
+        // A job that cannot be looked up keeps no other one from being told of.
+        let (mut jobs, mut unread) = (Vec::with_capacity(ids.len()), None);
+        for found in self.store.look_up(&sought).await {
+            match found {
+                Ok(found) => jobs.extend(found),
+                Err(error) => unread = Some(error),
+            }
+        }
         let subscribed = self.subscriptions.all();
         let (mut notices, mut deliveries) = (Vec::new(), Vec::new());
-        for job in jobs.iter().flatten().map(|found| &*found.job) {
+        for job in jobs.iter().map(|found| &*found.job) {
             for notice in &job.outbox {
                 notices.push((&job.id, notice.number));
                 deliveries.push(asked_for(job, notice, &subscribed, &self.config));
@@ -101,7 +109,7 @@ impl Outbox {
             handed_on.entry(id.clone()).or_default().push(number);
         }
         self.take_out(&handed_on).await?;
-        failure.map_or(Ok(()), Err)
+        failure.or(unread.map(ManagerError::Store)).map_or(Ok(()), Err)
     }
 
     async fn take_out(&self, handed_on: &HandedOn) -> Result<(), ManagerError> {

@@ -8,7 +8,7 @@ use tracing::{debug, warn};
 
 use crate::job::{JobId, JobState, Owner, QueueName};
 use crate::query::{Direction, Filter, Group, GroupField, Search, Sort, SortField};
-use crate::store::{StoreError, Versioned};
+use crate::store::{Sought, StoreError, Versioned};
 
 use crate::manager::Manager;
 use crate::manager::dispatch::elsewhere::LookElsewhere;
@@ -156,9 +156,12 @@ impl Manager {
         if doubtful.is_empty() {
             return;
         }
-        match self.shared.store.get(&doubtful).await {
-            Ok(found) => found.iter().flatten().for_each(|current| self.shared.work.known.learn(current)),
-            Err(error) => debug!(%error, "cannot read again what a search has found"),
+        let sought: Vec<Sought<'_>> = doubtful.iter().map(Sought::from).collect();
+        for found in self.shared.store.look_up(&sought).await {
+            match found {
+                Ok(found) => found.iter().for_each(|current| self.shared.work.known.learn(current)),
+                Err(error) => debug!(%error, "cannot read again what a search has found"),
+            }
         }
     }
 

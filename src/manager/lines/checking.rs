@@ -16,7 +16,7 @@ use crate::manager::Manager;
 use crate::manager::dispatch::MOST_HELD;
 use crate::manager::request::ManagerError;
 use crate::query::{Direction, Filter, Search, Sort};
-use crate::store::{Head, Refresh, StoreError, Versioned};
+use crate::store::{Head, Refresh, Sought, StoreError, Versioned};
 
 /// The time between two looks at the lines in which jobs are held.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -229,9 +229,10 @@ impl Manager {
         unknown.retain(|id| !looks.read.contains_key(id));
         unknown.truncate(READS_PER_LOOK);
         if !unknown.is_empty() {
-            let found = self.shared.store.get(&unknown).await?;
+            let sought: Vec<Sought<'_>> = unknown.iter().map(Sought::from).collect();
+            let found = self.shared.store.look_up(&sought).await;
             looks.read.extend(unknown.into_iter().map(|id| (id, Instant::now())));
-            self.shared.dispatch.add(found.into_iter().flatten());
+            self.shared.dispatch.add(found.into_iter().filter_map(|found| found.ok().flatten()));
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ use crate::manager::request::ManagerError;
 use crate::manager::work::write::Acknowledged;
 use crate::query::kql::Expression;
 use crate::query::{Direction, Filter, Query, Search, Sort, SortField, SortKey};
-use crate::store::StoreError;
+use crate::store::{Sought, StoreError};
 
 /// The most recalls that one call is answered with. The look at the beginning of the next call finds the others.
 const MAX_RECALLS: usize = 1_000;
@@ -190,13 +190,16 @@ impl Manager {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        let ids: Vec<JobId> = leases.iter().map(|(id, _)| id.clone()).collect();
-        let found = self.shared.store.get(&ids).await?;
+        let sought: Vec<Sought<'_>> = leases.iter().map(|(id, _)| Sought::from(id)).collect();
+        let found = self.shared.store.look_up(&sought).await;
         let mut recalls = Vec::new();
         for ((id, fence), found) in leases.iter().zip(found) {
-            let reason = match &found {
-                Some(found) => reason_of(&found.job, worker, *fence),
-                None => Some(RecallReason::LeaseLost),
+            let reason = match found {
+                Ok(Some(found)) => reason_of(&found.job, worker, *fence),
+                Ok(None) => Some(RecallReason::LeaseLost),
+                // Whether there is such a job is not known: the attempt's next heartbeat says so.
+                Err(StoreError::OutOfOrder(_)) => None,
+                Err(error) => return Err(error.into()),
             };
             let recall = |reason| Recall { worker_id: worker.clone(), id: id.clone(), fence: *fence, reason };
             recalls.extend(reason.map(recall));

@@ -204,6 +204,9 @@ impl Locator<'_> {
         let (months, body) = (self.indices.months(), copies_of(ids));
         let scope = Scope::new(self.nodes, &months, self.deadline);
         let mut copies = Copies::default();
+        if self.reach.has_unread() {
+            return self.reach.ask((self.nodes, self.indices), &body, self.deadline).await;
+        }
         match scope.hits_at_once(&body, |hits| copies.add(self.indices, hits)).await {
             Ok(Some(())) => Ok(self.reach.whole(copies)),
             Ok(None) | Err(_) => self.reach.ask((self.nodes, self.indices), &body, self.deadline).await,

@@ -91,9 +91,14 @@ impl Reach {
         metrics::gauge!("leasehold_archive_months_unread").set(unread.len() as f64);
     }
 
+    /// Returns whether a month is known that cannot be read.
+    pub(super) fn has_unread(&self) -> bool {
+        !self.unread.lock().is_empty()
+    }
+
     /// Takes note that all months were read.
     fn all_are_read(&self) {
-        if !self.unread.lock().is_empty() {
+        if self.has_unread() {
             self.note(BTreeMap::new());
         }
     }
