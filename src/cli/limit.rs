@@ -7,12 +7,12 @@ use clap::{Args, Subcommand};
 use super::duration;
 use super::failure::Failure;
 use super::look::date;
-use super::output::{Page, clean, print, table};
+use super::output::{Page, clean, complain, print, table};
 use super::server::ClientArgs;
 use super::settings::Settings;
 use crate::clock::millis;
 use crate::job::{LimitName, MAX_CONCURRENT};
-use crate::manager::{LimitState, Urgent};
+use crate::manager::{LimitState, Rate, Urgent};
 use crate::wire::{SetLimit, SetRate, SetUrgent};
 
 /// Show and set how many jobs of a queue, kind, owner or key run at once
@@ -107,7 +107,10 @@ pub(super) async fn run(args: LimitArgs, settings: Settings) -> Result<(), Failu
             let urgent =
                 urgent_places.zip(urgent_priority).map(|(places, min_priority)| SetUrgent { places, min_priority });
             let set = SetLimit { max_concurrent, urgent, rate, paused_until };
-            set.clone().into_new_limit().map_err(|invalid| Failure::Usage(invalid.to_string()))?;
+            let new = set.clone().into_new_limit().map_err(|invalid| Failure::Usage(invalid.to_string()))?;
+            if let Some(doubt) = new.rate.and_then(too_small) {
+                complain(&format!("leasehold: {doubt}"));
+            }
             answer.print(&answer.connect(&settings.client)?.set_limit(&limit, &set).await?, summary)
         }
         Action::Remove(OneArgs { limit, answer }) => {
@@ -115,6 +118,19 @@ pub(super) async fn run(args: LimitArgs, settings: Settings) -> Result<(), Failu
             print(&format!("{}: removed", clean(&limit.to_string())))
         }
     }
+}
+
+/// Says that a burst is too small for its rate: what begins at once is taken up by looks, writes and claims, which take
+/// some time each.
+fn too_small(rate: Rate) -> Option<String> {
+    let Rate { count, per_ms, burst } = rate;
+    let tenth = (u64::from(count) * 100).div_ceil(per_ms);
+    (u64::from(burst) < tenth).then(|| {
+        format!(
+            "a burst of {burst} is less than a tenth of a second's worth of the rate ({tenth}): fewer jobs may begin \
+             than the rate says"
+        )
+    })
 }
 
 /// Parses a number and a time.

@@ -610,6 +610,7 @@ mod named_claims;
 mod next;
 mod queue_order;
 mod queues;
+mod rates;
 mod sharing;
 mod stopped;
 mod unique;

@@ -237,6 +237,11 @@ impl Held {
         self.by.iter().filter_map(|(by, row)| Some((by, &row.jobs.first_key_value()?.1.job)))
     }
 
+    /// Returns the first of the jobs that this holds.
+    pub(super) fn first_of(&self, by: &HeldBy) -> Option<&Arc<Job>> {
+        self.by.get(by)?.jobs.first_key_value().map(|(_, first)| &first.job)
+    }
+
     /// Returns the lines in which jobs are held, here or in the store, each with the place of the first that is held
     /// here.
     pub(super) fn lines(&self) -> impl Iterator<Item = (&OrderingKey, Option<u64>)> {

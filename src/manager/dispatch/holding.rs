@@ -102,6 +102,11 @@ impl Dispatch {
         limits.collect()
     }
 
+    /// Returns the first of the jobs that a limit holds.
+    pub(in crate::manager) fn first_held(&self, limit: &LimitName) -> Option<Arc<Job>> {
+        self.shared.board.lock().held.first_of(&HeldBy::Limit(limit.clone())).cloned()
+    }
+
     /// Returns the lines in which jobs are held, here or in the store, each with the place of the first that is held
     /// here.
     pub(in crate::manager) fn held_in_lines(&self) -> Vec<(OrderingKey, Option<u64>)> {

@@ -79,6 +79,14 @@ impl Bucket {
         usize::try_from(self.tokens / WHOLE).unwrap_or(usize::MAX)
     }
 
+    /// Returns the time that has to pass until there is one more token.
+    pub(super) fn next_token(self, rate: Rate) -> Duration {
+        let missing = WHOLE - self.tokens % WHOLE;
+        let micros = u128::from(missing) * u128::from(rate.per_ms) * 1_000;
+        let micros = micros.div_ceil(u128::from(rate.count.max(1)) * u128::from(WHOLE));
+        Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
     /// Takes a token out.
     pub(super) fn take(&mut self) {
         self.tokens = self.tokens.saturating_sub(WHOLE);
@@ -134,6 +142,24 @@ mod tests {
     }
 
     proptest! {
+        /// A timer that waits for the next token comes neither before it nor much later.
+        #[test]
+        fn the_next_token_is_there_when_it_is_said_to_be(
+            count in 1_u32..2_000, per_ms in 1_000_u64..100_000, burst in 1_u32..50, elapsed in 0_u64..5_000_000,
+        ) {
+            let rate = Rate { count, per_ms, burst };
+            let mut bucket = Bucket::filled(None, rate, seen(0), at(0));
+            (0..burst).for_each(|_| bucket.take());
+            let later = |bucket, micros| {
+                Bucket::filled(Some(bucket), rate, Age { seen: Duration::from_micros(micros) }, at(0))
+            };
+            let bucket = later(bucket, elapsed);
+            let wait = u64::try_from(bucket.next_token(rate).as_micros()).expect("short");
+            prop_assume!(bucket.whole() < burst as usize);
+            prop_assert_eq!(later(bucket, wait).whole(), bucket.whole() + 1);
+            prop_assert_eq!(later(bucket, wait - 1).whole(), bucket.whole());
+        }
+
         /// Managers take turns: each has seen the version for some of the time since it was written.
         #[test]
         fn no_more_begin_than_the_burst_and_the_rate_let(

@@ -314,6 +314,12 @@ impl Documents {
         now.duration_since(since)
     }
 
+    /// Returns how long it takes until the rate of a limit lets a job begin; `None` where it does, or where nothing is
+    /// known of it.
+    pub(super) fn next_token(&self, under: &Under) -> Option<Duration> {
+        self.0.lock().get(&under.name)?.slots.next_token(under.rate?)
+    }
+
     /// Returns for how many more jobs there are slots of a limit, as far as is known, if `job` is the next.
     pub(super) fn room(&self, under: &Under, job: &Job, now: Timestamp) -> usize {
         self.0.lock().get_mut(&under.name).map_or(1, |known| known.room(under, job, now))

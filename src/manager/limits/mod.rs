@@ -8,6 +8,8 @@
 //!
 //! A limit can keep places free for urgent jobs ([`urgent`]).
 //!
+//! Jobs that a rate holds go on at the moment of its next token ([`tokens`]).
+//!
 //! [`settings`] are the limits that are set for all; a job can also say itself how many of its key run at once.
 
 mod bucket;
@@ -16,6 +18,7 @@ mod forgetting;
 mod settings;
 mod slots;
 mod taking;
+mod tokens;
 mod urgent;
 
 use std::collections::HashSet;
@@ -30,6 +33,7 @@ use documents::{Documents, Under, Verdict, Wanted};
 pub use settings::{LimitSettings, LimitState, NewLimit, SlotHolder};
 pub(super) use settings::{LimitSettingsCache, Reached, Why};
 use slots::Fate;
+use tokens::Spent;
 pub use urgent::Urgent;
 
 use crate::job::{Job, JobId, LimitName, LimitScope, State};
@@ -43,13 +47,14 @@ const TOKEN_LASTS: Duration = Duration::from_secs(2);
 pub(super) struct Limits {
     settings: LimitSettingsCache,
     documents: Documents,
+    spent: Spent,
     requests: mpsc::UnboundedSender<Request>,
 }
 
 impl Limits {
     pub(super) fn new(settings: LimitSettingsCache) -> (Self, mpsc::UnboundedReceiver<Request>) {
         let (requests, taken) = mpsc::unbounded_channel();
-        (Self { settings, documents: Documents::default(), requests }, taken)
+        (Self { settings, documents: Documents::default(), spent: Spent::default(), requests }, taken)
     }
 
     /// Reads the limits that are set for all.
@@ -153,10 +158,16 @@ impl Manager {
                     back.push(wanted.candidate);
                 }
                 Verdict::Granted => {
+                    for under in wanted.under.iter().filter(|under| under.rate.is_some()) {
+                        self.shared.limits.spent.began(&under.name);
+                    }
                     free.push(wanted.candidate.clone());
                     taken.taken.push(wanted);
                 }
                 Verdict::Full(name, gone, below) => {
+                    if wanted.under.iter().any(|under| under.name == name && under.rate.is_some()) {
+                        self.shared.limits.spent.note(&name);
+                    }
                     self.shared.dispatch.hold(&name, wanted.candidate, below);
                     // A slot may have come free between the decision and now.
                     if self.shared.limits.documents.gone(&name) > gone {

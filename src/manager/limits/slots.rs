@@ -132,6 +132,12 @@ impl Slots {
         self.bucket.insert(filled).whole()
     }
 
+    /// Returns how long it takes until the bucket has a token; `None` where it has one, or nothing is known of it.
+    pub(super) fn next_token(&self, rate: Rate) -> Option<Duration> {
+        let (bucket, filled_at) = (self.bucket.filter(|bucket| bucket.whole() == 0)?, self.filled_at?);
+        Some(bucket.next_token(rate).saturating_sub(filled_at.elapsed()))
+    }
+
     /// Takes a token out of the bucket.
     pub(super) fn take_token(&mut self) {
         if let Some(bucket) = &mut self.bucket {

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tracing::{debug, warn};
 
 use super::documents::{Known, Open, Request, Under, Verdict, record_key};
@@ -26,7 +26,7 @@ use crate::manager::dispatch::MOST_HELD;
 use crate::manager::request::ManagerError;
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::record::body;
-use crate::store::{Record, RecordWrite, Refresh, StoreError, Version, WriteError, WriteResult};
+use crate::store::{Record, RecordWrite, Refresh, Sought, StoreError, Version, WriteError, WriteResult};
 
 /// How often documents are written for one claim that meets others' writes.
 const TRIES: usize = 8;
@@ -68,20 +68,26 @@ impl Manager {
             ticks
         });
         let (mut waiting, mut swept, mut searched) = (Vec::new(), None, None);
-        // Ends with the manager.
+        let mut next_token = None;
+        // Ends with the manager. What is due comes before requests, of which there may be no end.
         loop {
+            next_token = self.shared.limits.spent.next(next_token);
             tokio::select! {
                 biased;
                 () = self.shared.stopping.cancelled() => return,
+                () = sleep_until(next_token.unwrap_or_else(Instant::now)), if next_token.is_some() => {
+                    next_token = self.let_go_at_rates();
+                }
+                _ = looks.tick() => self.look_at_limits().await,
+                _ = urgent.tick() => searched = self.search_for_urgent(searched).await,
+                _ = sweeps.tick() => swept = self.sweep::<SlotDocument>(swept).await,
                 count = requests.recv_many(&mut waiting, usize::MAX) => {
                     if count == 0 {
                         return;
                     }
                     self.take_slots(std::mem::take(&mut waiting)).await;
+                    next_token = None;
                 }
-                _ = looks.tick() => self.look_at_limits().await,
-                _ = urgent.tick() => searched = self.search_for_urgent(searched).await,
-                _ = sweeps.tick() => swept = self.sweep::<SlotDocument>(swept).await,
             }
         }
     }
@@ -289,16 +295,14 @@ impl Manager {
     /// Finds out what has become of slots, and returns how many are gone. Where a claim may be under way that nobody
     /// here makes, the job is written again after a while, so that the claim meets a conflict.
     pub(super) async fn find_out(&self, slots: Vec<(LimitName, Holder)>) -> usize {
-        let ids: Vec<JobId> = slots.iter().map(|(_, holder)| holder.job.clone()).collect();
-        let found = match self.shared.store.get(&ids).await {
-            Ok(found) => found,
-            Err(error) => {
-                debug!(%error, "cannot look at the jobs that run under a limit");
-                return 0;
-            }
-        };
+        let sought: Vec<Sought<'_>> = slots.iter().map(|(_, holder)| Sought::from(&holder.job)).collect();
+        let found = self.shared.store.look_up(&sought).await;
         let (mut gone, mut stuck) = (0, Vec::new());
         for ((name, holder), job) in slots.into_iter().zip(found) {
+            let Ok(job) = job.inspect_err(|error| debug!(%error, limit = %name, "cannot look at a job that runs"))
+            else {
+                continue;
+            };
             match holder.evidence(job.as_ref().map(|found| &*found.job)) {
                 Evidence::Runs => drop(self.shared.limits.documents.learn_slot(&name, &holder, Fate::Runs)),
                 Evidence::Over => {

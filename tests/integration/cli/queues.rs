@@ -81,6 +81,13 @@ fn a_limit_is_set_shown_explained_and_removed() {
     assert_eq!(said.trim(), "queue:q: 0 run, at most 10 at once, 2 of them for priorities from 50 on");
     bed.run(&["limit", "set", "queue:q", "2", "--urgent-places", "2", "--urgent-priority", "50"]).expect(2);
     bed.run(&["limit", "set", "queue:q", "2", "--urgent-places", "1"]).expect(2);
+    let small = bed.run(&["limit", "set", "kind:mail", "--rate", "50/1s", "--burst", "4"]);
+    assert!(small.stderr().contains("a tenth of a second's worth of the rate (5)"), "{}", small.stderr());
+    for burst in ["5", "50"] {
+        let set = bed.run(&["limit", "set", "kind:mail", "--rate", "50/1s", "--burst", burst]);
+        assert_eq!((set.code(), set.stderr().as_str()), (Some(0), ""));
+    }
+    bed.run(&["limit", "remove", "kind:mail"]).expect(0);
     for wrong in [["limit", "set", "db", "1"], ["limit", "set", "place:db", "1"], ["limit", "set", "key:db", "0"]] {
         bed.run(&wrong).expect(2);
     }
