@@ -74,21 +74,71 @@ fn is_encrypted(headers: &HeaderMap) -> bool {
     headers.get("x-forwarded-proto").is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"https"))
 }
 
-/// Returns the path to go back to, if it is one of this server's.
+/// Returns the path to go back to, if it is one of this server's. Browsers drop tabs and line ends before they read an
+/// address, and take a backslash for a slash, so that `/<tab>/host` leads to another server.
 fn own_path(back: &str) -> &str {
-    let is_own = back.starts_with('/') && !back.starts_with("//") && !back.contains(['\\', '\n', '\r']);
+    let is_written_out = back.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    let is_own = is_written_out && back.starts_with('/') && !back.starts_with("//");
     if is_own { back } else { "/" }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use url::Url;
+
     use super::*;
+
+    /// What an address is made of that leads elsewhere than it seems to.
+    const PIECES: [&str; 24] = [
+        "/",
+        "//",
+        "\\",
+        "\t",
+        "\n",
+        "\r",
+        "\0",
+        " ",
+        "\u{1f}",
+        "\u{7f}",
+        "\u{85}",
+        "\u{a0}",
+        "\u{2028}",
+        "\u{ff0f}",
+        ".",
+        "..",
+        "@",
+        ":",
+        "?",
+        "#",
+        "%09",
+        "https:",
+        "evil.example",
+        "jobs",
+    ];
 
     #[test]
     fn nobody_is_sent_to_another_server() {
-        assert_eq!(own_path("/jobs?kql=a"), "/jobs?kql=a");
-        for foreign in ["", "//evil.example", "https://evil.example", "/\\evil.example", "/a\r\nb"] {
+        assert_eq!(own_path("/jobs?kql=a%09b&state=failed"), "/jobs?kql=a%09b&state=failed");
+        let foreign = ["", "//evil.example", "https://evil.example", "/\\evil.example", "/a\r\nb", "/\t/evil.example"];
+        for foreign in foreign {
             assert_eq!(own_path(foreign), "/", "{foreign:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_browser_stays_at_this_server_whatever_it_is_to_go_back_to(
+            pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 0..8),
+        ) {
+            let back = format!("/{}", pieces.concat());
+            let here = Url::parse("https://jobs.example/sign-in").expect("a URL");
+            for back in [&back[..], &back[1..]] {
+                let path = own_path(back);
+                prop_assert!(HeaderValue::from_str(path).is_ok(), "{back:?}");
+                let there = here.join(path).expect("a URL");
+                prop_assert_eq!(there.origin(), here.origin(), "{:?}", back);
+            }
         }
     }
 }
