@@ -3,7 +3,7 @@
 mod sites;
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -20,6 +20,7 @@ use super::proxies::Proxies;
 use crate::job::{Actor, words};
 use crate::manager::Caller;
 use crate::wire::Me;
+use crate::wire::cookie::Way;
 
 words! {
     /// A permission of a token's holder.
@@ -186,13 +187,21 @@ pub(super) struct Guard {
     pub(super) budgets: Budgets,
     /// Who is believed in what it says of clients.
     pub(super) proxies: Proxies,
+    /// Whether people reach the process by TLS, whatever a proxy says.
+    is_by_tls: bool,
 }
 
 impl Guard {
     /// Guards a process that listens on this address.
     pub(super) fn new(access: Access, address: SocketAddr, budgets: Budgets, proxies: Proxies) -> Self {
         let sites = access.is_open().then(|| Sites::new(address, access.names.clone()));
-        Self { sites, access, budgets, proxies }
+        Self { sites, is_by_tls: access.names.is_by_tls(), access, budgets, proxies }
+    }
+
+    /// Returns how a request with these headers, which came from this address, was sent by its client.
+    pub(super) fn way(&self, from: Option<IpAddr>, headers: &HeaderMap) -> Way {
+        let is_said = || from.is_some_and(|from| self.proxies.is_by_tls(from, headers));
+        if self.is_by_tls || is_said() { Way::Tls } else { Way::Plain }
     }
 }
 

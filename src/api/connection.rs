@@ -27,8 +27,10 @@ use tokio_util::sync::CancellationToken;
 use tower::Service;
 use tracing::debug;
 
+use super::access::Guard;
 use super::app::Limits;
 use super::body::UNREAD_BYTES;
+use super::browsers;
 use super::charge::StrangersCall;
 use super::places::{Place, Standing};
 
@@ -52,6 +54,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How connections are served.
 pub(super) struct Connections {
     pub(super) router: Router,
+    pub(super) guard: Arc<Guard>,
     pub(super) protocols: Protocols,
     /// How long a connection may be without a call, and the head of a request may take.
     pub(super) silent_within: Duration,
@@ -107,6 +110,7 @@ impl Connections {
         };
         let service = service_fn(|mut request: Request<Incoming>| {
             let (call, leaving, version) = (calls.begin(), leaving.clone(), request.version());
+            let way = self.guard.way(Some(place.remote.address()), request.headers());
             request.extensions_mut().insert(Arc::clone(&place.remote));
             if standing == Standing::Reserved {
                 request.extensions_mut().insert(standing);
@@ -119,6 +123,7 @@ impl Connections {
                         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                     }
                 }
+                browsers::add_to(response.headers_mut(), way);
                 let strangers = response.extensions_mut().remove::<StrangersCall>();
                 response.map(|body| CallBody { body, _call: call, _strangers: strangers })
             })

@@ -20,8 +20,9 @@ use super::access::{Guard, Role};
 use super::charge::charge;
 use super::error::{ApiError, Code, write_problem};
 use super::places::{NO_PLACE, Standing};
+use super::remote::Remote;
 use crate::peers::{CALLS_PATH, DELIVERIES_PATH, MESSAGES_PATH};
-use crate::wire::cookie;
+use crate::wire::cookie::{self, Way};
 
 /// The id of a request, which its answer and the log have as well.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -48,7 +49,10 @@ pub(super) fn observe(
         method: method_label(request.method()),
         route: request.extensions().get::<MatchedPath>().cloned(),
     };
-    let admitted = take_cookie(&mut request).and_then(|()| admit(&guard, &request));
+    let from = request.extensions().get::<Arc<Remote>>().map(|remote| remote.address());
+    let way = guard.way(from, request.headers());
+    request.extensions_mut().insert(way);
+    let admitted = take_cookie(&mut request, way).and_then(|()| admit(&guard, &request));
     let (answer, strangers) = match admitted.and_then(|()| charge(&guard, &mut request)) {
         Ok(strangers) => (Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()), strangers),
         Err(refused) => (Either::Right(ready(Ok(Ok(refused.into_response())))), None),
@@ -122,12 +126,12 @@ impl Begun {
 /// Takes the token that a browser keeps for a page, as if the request brought it in `Authorization`. For a call that
 /// changes something it counts only where the page's script sends it: a form cannot set the header, and the script of
 /// another site not that of this one.
-fn take_cookie(request: &mut Request) -> Result<(), ApiError> {
+fn take_cookie(request: &mut Request, way: Way) -> Result<(), ApiError> {
     let (headers, is_safe) = (request.headers(), request.method().is_safe());
     if headers.contains_key(AUTHORIZATION) || !(is_safe || headers.contains_key(cookie::BY_PAGE)) {
         return Ok(());
     }
-    let Some(token) = cookie::token(headers) else { return Ok(()) };
+    let Some(token) = cookie::token(headers, way) else { return Ok(()) };
     if !is_safe && !cookie::is_of_own_page(request.uri(), headers) {
         return Err(ApiError::new(Code::ForeignOrigin, "the origin of the request is not this server's"));
     }

@@ -4,15 +4,16 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use serde::Deserialize;
 
 /// The headers in which a proxy says for whom it calls, and how it was called.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const SAID_BY_PROXIES: [HeaderName; 6] = [
     FORWARDED_FOR,
-    HeaderName::from_static("x-forwarded-proto"),
+    FORWARDED_PROTO,
     HeaderName::from_static("x-forwarded-host"),
     HeaderName::from_static("x-forwarded-port"),
     HeaderName::from_static("x-real-ip"),
@@ -78,6 +79,12 @@ impl Proxies {
         client
     }
 
+    /// Returns whether a trusted proxy, from which the call came, says that it was called by TLS.
+    pub(super) fn is_by_tls(&self, from: IpAddr, headers: &HeaderMap) -> bool {
+        let says = || headers.get_all(FORWARDED_PROTO).iter().map(HeaderValue::as_bytes);
+        self.trusts(from) && says().next().is_some() && says().all(|said| said.eq_ignore_ascii_case(b"https"))
+    }
+
     /// Takes away what only a trusted proxy may say, unless the call came from one.
     pub(super) fn believe(&self, from: Option<IpAddr>, headers: &mut HeaderMap) {
         if !from.is_some_and(|from| self.trusts(from)) {
@@ -96,8 +103,6 @@ fn address_in(text: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn headers(lists: &[&'static str]) -> HeaderMap {
@@ -140,6 +145,23 @@ mod tests {
             said.insert("x-other", HeaderValue::from_static("kept"));
             proxies.believe(from.map(address), &mut said);
             assert_eq!(said.len(), if is_believed { 3 } else { 1 }, "{from:?}");
+        }
+    }
+
+    #[test]
+    fn a_trusted_proxy_alone_says_that_it_was_called_by_tls() {
+        let proxies = proxies(&["10.0.0.7"]);
+        for (from, said, is_by_tls) in [
+            ("10.0.0.7", &["https"][..], true),
+            ("10.0.0.7", &["HTTPS"], true),
+            ("10.0.0.7", &["http"], false),
+            ("10.0.0.7", &["https", "http"], false),
+            ("10.0.0.7", &["https, http"], false),
+            ("10.0.0.7", &[], false),
+            ("10.0.0.8", &["https"], false),
+        ] {
+            let headers = said.iter().map(|said| (FORWARDED_PROTO, HeaderValue::from_static(said))).collect();
+            assert_eq!(proxies.is_by_tls(address(from), &headers), is_by_tls, "{from} with {said:?}");
         }
     }
 

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::access::Guard;
 use super::app::AppParts;
+use super::browsers;
 use super::connection::{Connections, Protocols};
 use super::error::{ApiError, Code};
 use super::front::{self, Front, MemberState};
@@ -123,6 +124,7 @@ async fn accept_until(listener: TcpListener, served: Served, ending: impl Future
     let server = Server {
         connections: Arc::new(Connections {
             router,
+            guard: Arc::clone(&guard),
             protocols: Protocols::new(&limits),
             silent_within: head_within,
             read_within,
@@ -218,9 +220,12 @@ fn refusal() -> String {
     let problem = ApiError::new(Code::Overloaded, NO_PLACE).to_problem("");
     let body = serde_json::to_string(&problem).unwrap_or_default();
     let (status, length) = (Code::Overloaded.status(), body.len());
+    let said =
+        browsers::SAID.into_iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap_or_default()));
+    let said: String = said.collect();
     format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\n\
-         content-length: {length}\r\n\r\n{body}"
+         {said}content-length: {length}\r\n\r\n{body}"
     )
 }
 

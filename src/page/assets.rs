@@ -14,16 +14,20 @@ use xxhash_rust::xxh3::xxh3_64;
 #[folder = "$CARGO_MANIFEST_DIR/src/page/assets"]
 struct Assets;
 
+/// Has a browser keep a file, and ask whether it is still the one before it uses it.
+const KEPT: &str = "no-cache";
+
 /// Serves a file. A browser keeps it, and asks each time whether it is still the one: after an upgrade it is not.
 pub(super) async fn serve(Path(name): Path<String>, headers: HeaderMap) -> Response {
     let Some(file) = find(&name) else { return StatusCode::NOT_FOUND.into_response() };
     let tag = format!("\"{}-{:x}\"", env!("CARGO_PKG_VERSION"), xxh3_64(&file));
     if headers.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
-        return StatusCode::NOT_MODIFIED.into_response();
+        // A browser takes the headers over for the file that it has.
+        return (StatusCode::NOT_MODIFIED, [(CACHE_CONTROL, KEPT)]).into_response();
     }
     let headers = [
         (CONTENT_TYPE, content_type(&name).to_owned()),
-        (CACHE_CONTROL, "no-cache".to_owned()),
+        (CACHE_CONTROL, KEPT.to_owned()),
         (ETAG, tag),
         (X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
     ];

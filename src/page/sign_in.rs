@@ -4,16 +4,16 @@
 //! ends it.
 
 use askama::Template;
-use axum::Form;
 use axum::extract::Query;
 use axum::response::{IntoResponse, Redirect, Response};
+use axum::{Extension, Form};
 use http::header::{AUTHORIZATION, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use serde::Deserialize;
 
 use super::ask::Asker;
 use super::frame::write;
-use crate::wire::cookie;
+use crate::wire::cookie::{self, Way};
 
 /// Where a page was left for signing in.
 #[derive(Deserialize)]
@@ -42,7 +42,13 @@ pub(super) async fn page(Query(Back { back }): Query<Back>) -> Response {
 }
 
 /// Keeps the token in the browser when the server knows it. Another site cannot sign anybody in.
-pub(super) async fn sign_in(asker: Asker, uri: Uri, headers: HeaderMap, Form(form): Form<SignIn>) -> Response {
+pub(super) async fn sign_in(
+    asker: Asker,
+    Extension(way): Extension<Way>,
+    uri: Uri,
+    headers: HeaderMap,
+    Form(form): Form<SignIn>,
+) -> Response {
     if !cookie::is_of_own_page(&uri, &headers) {
         return StatusCode::FORBIDDEN.into_response();
     }
@@ -54,7 +60,7 @@ pub(super) async fn sign_in(asker: Asker, uri: Uri, headers: HeaderMap, Form(for
     };
     match known {
         Ok(_) => {
-            let cookie = cookie::keep(token, is_encrypted(&headers));
+            let cookie = cookie::keep(token, way);
             ([(SET_COOKIE, cookie)], Redirect::to(own_path(&form.back))).into_response()
         }
         Err(why) => write(StatusCode::UNAUTHORIZED, &SignInPage { back: form.back, why: Some(why) }),
@@ -62,16 +68,11 @@ pub(super) async fn sign_in(asker: Asker, uri: Uri, headers: HeaderMap, Form(for
 }
 
 /// Has the browser forget the token.
-pub(super) async fn sign_out(uri: Uri, headers: HeaderMap) -> Response {
+pub(super) async fn sign_out(Extension(way): Extension<Way>, uri: Uri, headers: HeaderMap) -> Response {
     if !cookie::is_of_own_page(&uri, &headers) {
         return StatusCode::FORBIDDEN.into_response();
     }
-    ([(SET_COOKIE, cookie::forget(is_encrypted(&headers)))], Redirect::to("/sign-in")).into_response()
-}
-
-/// Whether the browser reached the server by TLS, which ends in front of it.
-fn is_encrypted(headers: &HeaderMap) -> bool {
-    headers.get("x-forwarded-proto").is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"https"))
+    ([(SET_COOKIE, cookie::forget(way))], Redirect::to("/sign-in")).into_response()
 }
 
 /// Returns the path to go back to, if it is one of this server's. Browsers drop tabs and line ends before they read an

@@ -51,6 +51,11 @@ impl OwnNames {
         self.origins.insert(url.origin().ascii_serialization());
         self.with_url(url)
     }
+
+    /// Returns whether people reach the server by TLS.
+    pub(super) fn is_by_tls(&self) -> bool {
+        self.origins.iter().any(|origin| origin.starts_with("https://"))
+    }
 }
 
 /// From where a server can be reached.

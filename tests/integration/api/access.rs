@@ -20,7 +20,7 @@ async fn guarded() -> Server {
     Server::start_with(Setup { access: of_each_role(), ..Setup::default() }).await
 }
 
-fn of_each_role() -> Access {
+pub(super) fn of_each_role() -> Access {
     let token = |role: Role| Token {
         name: Actor::new(format!("{}-token", role.as_str())).expect("a name"),
         roles: BTreeSet::from([role]),
@@ -31,7 +31,7 @@ fn of_each_role() -> Access {
 
 /// Who may make which call: the role it needs, and none where anyone may. A route that is not here fails the tests
 /// below, which go by the router's own list.
-const CALLS: [(&str, Option<Role>); 84] = [
+pub(super) const CALLS: [(&str, Option<Role>); 84] = [
     ("DELETE /v1/jobs/{id}", Some(Role::Admin)),
     ("DELETE /v1/limits/{scope}/{name}", Some(Role::Admin)),
     ("DELETE /v1/schedules/{id}", Some(Role::Submit)),
