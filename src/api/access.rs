@@ -4,9 +4,12 @@ mod sites;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -16,6 +19,7 @@ pub use self::sites::OwnNames;
 use self::sites::Sites;
 use super::budgets::Budgets;
 use super::error::{ApiError, Code};
+use super::failures::Failures;
 use super::proxies::Proxies;
 use crate::job::{Actor, words};
 use crate::manager::Caller;
@@ -69,16 +73,24 @@ pub enum AccessError {
          Configure tokens, listen on a loopback address, or say that this is meant (`--insecure`)"
     )]
     Exposed(SocketAddr),
+    /// A running server without tokens would have some.
+    #[error("the server has run without tokens: it takes the first ones when it is started again")]
+    First,
+    /// A running server with tokens would have none, and be open to everybody.
+    #[error("there are no tokens any more: a server that is to be open is started again")]
+    Last,
 }
 
-/// The tokens that a server accepts, and the names by which it is called.
+/// The tokens that a server accepts, and the names by which it is called. The tokens of clones are renewed together.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    tokens: Vec<Holder>,
+    tokens: Arc<RwLock<Arc<[Arc<Holder>]>>>,
+    /// How many times the tokens were renewed.
+    renewals: Arc<AtomicU64>,
     names: OwnNames,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Holder {
     name: Actor,
     roles: BTreeSet<Role>,
@@ -91,19 +103,24 @@ impl Access {
     /// # Errors
     /// [`AccessError`] when a token's hash, roles or name is wrong.
     pub fn new(tokens: Vec<Token>) -> Result<Self, AccessError> {
-        let mut names = BTreeSet::new();
-        let mut holders = Vec::with_capacity(tokens.len());
-        for Token { name, roles, sha256 } in tokens {
-            let hash = from_hex(&sha256).ok_or_else(|| AccessError::Hash(name.clone()))?;
-            if roles.is_empty() {
-                return Err(AccessError::NoRoles(name));
-            }
-            if !names.insert(name.clone()) {
-                return Err(AccessError::Twice(name));
-            }
-            holders.push(Holder { name, roles, hash });
+        Ok(Self { tokens: Arc::new(RwLock::new(holders(tokens)?)), ..Self::default() })
+    }
+
+    /// Accepts these tokens instead of those before, and returns whether that changes anything.
+    ///
+    /// # Errors
+    /// [`AccessError`] when a token's hash, roles or name is wrong, or when there would be the first token, or none any
+    /// more: then those before stay.
+    pub fn renew(&self, tokens: Vec<Token>) -> Result<bool, AccessError> {
+        let renewed = holders(tokens)?;
+        let mut now = self.tokens.write();
+        if renewed.is_empty() != now.is_empty() {
+            return Err(if now.is_empty() { AccessError::First } else { AccessError::Last });
         }
-        Ok(Self { tokens: holders, names: OwnNames::default() })
+        let is_changed = *now != renewed;
+        *now = renewed;
+        self.renewals.fetch_add(1, Ordering::Release);
+        Ok(is_changed)
     }
 
     /// Returns the same access to a server that is called by these names.
@@ -115,26 +132,28 @@ impl Access {
     /// Returns whether everyone may call, because no token is configured.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.tokens.is_empty()
+        self.tokens.read().is_empty()
     }
 
     /// Returns the holder of this token. Every token is compared, each in constant time, so that the duration does not
     /// reveal which one came close.
-    fn holder(&self, token: &str) -> Option<&Holder> {
+    fn holder(&self, token: &str) -> Option<Arc<Holder>> {
         let shown: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        self.tokens
+        let tokens = self.tokens.read();
+        let found = tokens
             .iter()
-            .fold(None, |found, holder| if holder.hash.ct_eq(&shown).into() { Some(holder) } else { found })
+            .fold(None, |found, holder| if holder.hash.ct_eq(&shown).into() { Some(holder) } else { found });
+        found.cloned()
     }
 
     /// Returns the names of the holders.
-    pub(super) fn names(&self) -> impl Iterator<Item = &Actor> {
-        self.tokens.iter().map(|holder| &holder.name)
+    pub(super) fn names(&self) -> Vec<Actor> {
+        self.tokens.read().iter().map(|holder| holder.name.clone()).collect()
     }
 
     /// Returns the name of the token in these headers, if it is known.
-    pub(super) fn name(&self, headers: &HeaderMap) -> Option<&Actor> {
-        self.holder(bearer(headers)?).map(|holder| &holder.name)
+    pub(super) fn name(&self, headers: &HeaderMap) -> Option<Actor> {
+        self.holder(bearer(headers)?).map(|holder| holder.name.clone())
     }
 
     /// Checks that the caller may call at all, in whatever role.
@@ -143,7 +162,7 @@ impl Access {
     }
 
     /// Returns the holder of the token in these headers.
-    fn named(&self, headers: &HeaderMap) -> Result<&Holder, ApiError> {
+    fn named(&self, headers: &HeaderMap) -> Result<Arc<Holder>, ApiError> {
         let token = bearer(headers)
             .ok_or_else(|| ApiError::new(Code::Unauthorized, "send a token as `Authorization: Bearer …`"))?;
         self.holder(token).ok_or_else(|| ApiError::new(Code::Unauthorized, "the token is not known"))
@@ -176,6 +195,23 @@ impl Access {
     }
 }
 
+/// Checks tokens as they are configured.
+fn holders(tokens: Vec<Token>) -> Result<Arc<[Arc<Holder>]>, AccessError> {
+    let mut names = BTreeSet::new();
+    let mut holders = Vec::with_capacity(tokens.len());
+    for Token { name, roles, sha256 } in tokens {
+        let hash = from_hex(&sha256).ok_or_else(|| AccessError::Hash(name.clone()))?;
+        if roles.is_empty() {
+            return Err(AccessError::NoRoles(name));
+        }
+        if !names.insert(name.clone()) {
+            return Err(AccessError::Twice(name));
+        }
+        holders.push(Arc::new(Holder { name, roles, hash }));
+    }
+    Ok(holders.into())
+}
+
 /// Who may call a process, and from where.
 #[derive(Debug)]
 pub(super) struct Guard {
@@ -187,15 +223,29 @@ pub(super) struct Guard {
     pub(super) budgets: Budgets,
     /// Who is believed in what it says of clients.
     pub(super) proxies: Proxies,
+    /// The tokens that were refused of late.
+    pub(super) failures: Failures,
     /// Whether people reach the process by TLS, whatever a proxy says.
     is_by_tls: bool,
+    /// The renewals of tokens after which the budgets were shared.
+    seen: AtomicU64,
 }
 
 impl Guard {
     /// Guards a process that listens on this address.
     pub(super) fn new(access: Access, address: SocketAddr, budgets: Budgets, proxies: Proxies) -> Self {
         let sites = access.is_open().then(|| Sites::new(address, access.names.clone()));
-        Self { sites, is_by_tls: access.names.is_by_tls(), access, budgets, proxies }
+        let (failures, is_by_tls) = (Failures::default(), access.names.is_by_tls());
+        let seen = AtomicU64::new(0);
+        Self { sites, is_by_tls, access, budgets, proxies, failures, seen }
+    }
+
+    /// Shares the budgets among the holders of tokens that were renewed.
+    pub(super) fn keep_up(&self) {
+        let renewals = self.access.renewals.load(Ordering::Acquire);
+        if renewals != self.seen.load(Ordering::Relaxed) && self.seen.swap(renewals, Ordering::Relaxed) != renewals {
+            self.budgets.share_among(&self.access.names());
+        }
     }
 
     /// Returns how a request with these headers, which came from this address, was sent by its client.

@@ -105,7 +105,7 @@ impl Limits {
             strange_calls: self.unauthenticated_calls,
             strange_connections: self.connections.div_ceil(2),
         };
-        let budgets = Budgets::new(sizes, access.names().cloned().collect(), self.body_within);
+        let budgets = Budgets::new(sizes, &access.names(), self.body_within);
         Arc::new(Guard::new(access, address, budgets, Proxies::new(self.trusted_proxies.clone())))
     }
 }

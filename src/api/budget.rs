@@ -76,7 +76,6 @@ struct Ledger {
     /// What there is so much of, such as "bytes of request bodies".
     what: &'static str,
     size: usize,
-    rule: Rule,
     taken: Mutex<Taken>,
     held: Gauge,
 }
@@ -95,8 +94,16 @@ enum Rule {
     Most(usize),
 }
 
-#[derive(Default)]
+impl Rule {
+    /// Shares so much among so many that are known.
+    fn among(holders: usize, size: usize) -> Self {
+        let own = size / 2 / holders.max(1);
+        Self::Named { own, common: size - own * holders }
+    }
+}
+
 struct Taken {
+    rule: Rule,
     all: usize,
     /// What is taken of the part that is for all.
     common: usize,
@@ -120,8 +127,7 @@ impl Budget {
         let rule = match sharing {
             Sharing::Named(holders) => {
                 holders.iter().for_each(|name| begin(name.to_string()));
-                let own = size / 2 / holders.len().max(1);
-                Rule::Named { own, common: size - own * holders.len() }
+                Rule::among(holders.len(), size)
             }
             Sharing::Parts(parts) => {
                 begin(ADDRESS.to_owned());
@@ -129,7 +135,19 @@ impl Budget {
             }
         };
         let held = gauge!("leasehold_budget_held", "budget" => name);
-        Self(Arc::new(Ledger { name, what, size, rule, taken: Mutex::default(), held }))
+        let taken = Mutex::new(Taken { rule, all: 0, common: 0, by_holder: HashMap::new() });
+        Self(Arc::new(Ledger { name, what, size, taken, held }))
+    }
+
+    /// Shares the budget among these holders, whatever the former ones have of it.
+    pub(super) fn share_among(&self, holders: &[Actor]) {
+        let Ledger { name, size, taken, .. } = &*self.0;
+        holders.iter().for_each(|holder| count_refusal(name, holder.to_string(), 0));
+        let mut taken = taken.lock();
+        taken.rule = Rule::among(holders.len(), *size);
+        if let Rule::Named { own, .. } = taken.rule {
+            taken.common = taken.by_holder.values().map(|amount| amount.saturating_sub(own)).sum();
+        }
     }
 
     /// Returns whether anybody has this budget or a share of it but the caller.
@@ -148,14 +166,14 @@ impl Budget {
     }
 
     fn grow(&self, holder: &Holder, more: usize) -> Result<(), Refusal> {
-        let Ledger { size, rule, taken, held, .. } = &*self.0;
+        let Ledger { size, taken, held, .. } = &*self.0;
         let mut taken = taken.lock();
         let of_holder = taken.by_holder.get(holder).copied().unwrap_or(0);
         let (of_holder, before) = (of_holder.saturating_add(more), of_holder);
         if taken.all.saturating_add(more) > *size {
             return Err(Refusal::Full);
         }
-        match *rule {
+        match taken.rule {
             Rule::Most(most) if of_holder > most => return Err(Refusal::Share),
             Rule::Most(_) => {}
             Rule::Named { own, common } => {
@@ -179,7 +197,7 @@ impl Budget {
     }
 
     fn shrink(&self, holder: &Holder, less: usize) {
-        let Ledger { rule, taken, held, .. } = &*self.0;
+        let Ledger { taken, held, .. } = &*self.0;
         let mut taken = taken.lock();
         taken.all -= less;
         let Entry::Occupied(mut entry) = taken.by_holder.entry(holder.clone()) else { return };
@@ -188,7 +206,7 @@ impl Budget {
         if *entry.get() == 0 {
             entry.remove();
         }
-        if let Rule::Named { own, .. } = *rule {
+        if let Rule::Named { own, .. } = taken.rule {
             taken.common -= before.saturating_sub(own) - (before - less).saturating_sub(own);
         }
         held.decrement(less as f64);
@@ -329,6 +347,24 @@ mod tests {
         assert_eq!(code(of_addresses.take(&at(5), 1)), Code::Overloaded);
         drop((first, others));
         assert!(of_addresses.take(&at(5), 1).is_ok());
+    }
+
+    #[test]
+    fn what_is_shared_among_others_goes_by_what_each_has_then() {
+        let (sharing, holders) = named(&["a", "b"]);
+        let budget = budget(800, &sharing);
+        let mut of_first = budget.take(&holders[0], 300).expect("its own part and some that is common");
+        let names = ["b", "c", "d", "e"].map(Actor::system);
+        budget.share_among(&names);
+        let parts: Vec<Share> = names[..3]
+            .iter()
+            .map(|name| budget.take(&Holder::Token(name.clone()), 100).expect("its own part"))
+            .collect();
+        assert_eq!(budget.0.taken.lock().common, 200, "what a former holder has beyond such a part is of all");
+        of_first.keep(0);
+        drop(parts);
+        let taken = budget.0.taken.lock();
+        assert_eq!((taken.all, taken.common), (0, 0));
     }
 
     #[test]

@@ -42,12 +42,13 @@ pub(super) fn charge(guard: &Guard, request: &mut Request) -> Result<Option<Stra
         guard.proxies.believe(from, request.headers_mut());
         return Ok(None);
     }
+    guard.keep_up();
     let token = guard.access.name(request.headers());
     let is_strange = token.is_none() && !guard.access.is_open();
     if let Some(remote) = remote.filter(|_| !is_strange && !is_by_proxy) {
         remote.known();
     }
-    let holder = || match (token, from) {
+    let holder = || match (&token, from) {
         (Some(name), _) => Holder::Token(name.clone()),
         (None, Some(from)) => Holder::at(guard.proxies.client(from, request.headers())),
         // A call that this process makes of itself.

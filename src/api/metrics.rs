@@ -101,6 +101,7 @@ pub const METRICS: &[Metric] = &[
         "Time to the head of the answer, with what the call itself waited for"),
     metric("leasehold_http_connections", Gauge, "Open connections"),
     metric("leasehold_http_connections_refused_total", Counter, "Connections for which there was no place"),
+    metric("leasehold_http_unknown_tokens_total", Counter, "Calls that showed a token that is not known"),
     labelled("leasehold_budget_held", Gauge, ("budget", IN_USE),
         "What callers hold of each budget: bytes of request bodies, or calls or connections without a token"),
     labelled("leasehold_budget_refused_total", Counter, ("budget", IN_USE),

@@ -2,7 +2,7 @@
 //!
 //! In reading order: `error` (every refusal, and the only place that knows status codes), [`access`] (tokens and
 //! roles), `app` (what the handlers share), `budget`, `budgets` and `body` (how bodies are read, and at whose expense),
-//! `charge` (whose expense that is, with `remote` and `proxies`), `call` with `roles` and `extract` (what a handler
+//! `charge` (whose expense that is, with `remote` and `proxies`), `failures` (tokens that are not known), `call` with `roles` and `extract` (what a handler
 //! takes out of a request), `of_peers` (the calls of other processes of the installation), the handlers
 //! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `limits`, `workers`, `admin`, `schedules`,
 //! `schedule_bulk`, `schedule_lines`, `backfill`, `subscriptions`, `events`, `system`, `cluster`), `line_stream`
@@ -33,6 +33,7 @@ mod error;
 mod events;
 mod export;
 mod extract;
+mod failures;
 mod fields;
 mod front;
 mod items;

@@ -13,12 +13,14 @@ use futures::FutureExt;
 use futures::future::Either;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use tokio::time::sleep;
 use tower::Service;
 use tracing::{debug, warn};
 
 use super::access::{Guard, Role};
 use super::charge::charge;
 use super::error::{ApiError, Code, write_problem};
+use super::failures::Shown;
 use super::places::{NO_PLACE, Standing};
 use super::remote::Remote;
 use crate::peers::{CALLS_PATH, DELIVERIES_PATH, MESSAGES_PATH};
@@ -53,18 +55,24 @@ pub(super) fn observe(
     let way = guard.way(from, request.headers());
     request.extensions_mut().insert(way);
     let admitted = take_cookie(&mut request, way).and_then(|()| admit(&guard, &request));
+    let shown = Shown::of(&guard, &request);
     let (answer, strangers) = match admitted.and_then(|()| charge(&guard, &mut request)) {
         Ok(strangers) => (Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()), strangers),
         Err(refused) => (Either::Right(ready(Ok(Ok(refused.into_response())))), None),
     };
     // An async function would keep room for the request for as long as the call waits.
-    answer.map(|answer| {
-        let mut response = begun.end(answer.map_or_else(|panic| panicked(&*panic), |Ok(response)| response));
-        if let Some(strangers) = strangers {
-            response.extensions_mut().insert(strangers);
-        }
-        response
-    })
+    answer
+        .map(move |answer| {
+            let mut response = begun.end(answer.map_or_else(|panic| panicked(&*panic), |Ok(response)| response));
+            if let Some(strangers) = strangers {
+                response.extensions_mut().insert(strangers);
+            }
+            (shown.and_then(|shown| shown.wait(&guard, response.status())), response)
+        })
+        .then(|(wait, response)| match wait {
+            None => Either::Left(ready(response)),
+            Some(wait) => Either::Right(Box::pin(sleep(wait).map(|()| response))),
+        })
 }
 
 /// A call that has begun.

@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 
 use super::ask::{Asker, Refused};
-use super::shown;
+use super::{SIGN_IN_PATH, shown};
 use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::wire::Me;
 
@@ -101,7 +101,7 @@ pub(super) fn answer<T: Template>(page: Result<T, Refused>, uri: &Uri) -> Respon
         Ok(page) => write(StatusCode::OK, &page),
         Err(refused) if refused.status == StatusCode::UNAUTHORIZED => {
             let back = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-            Redirect::to(&shown::address("/sign-in", [("back", back)])).into_response()
+            Redirect::to(&shown::address(SIGN_IN_PATH, [("back", back)])).into_response()
         }
         Err(refused) => {
             let Refused { status, ref detail, .. } = refused;

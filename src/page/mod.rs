@@ -47,6 +47,9 @@ use live::Lookers;
 use overview::Seen;
 use written::Readers;
 
+/// Where a token is shown to sign in.
+pub(crate) const SIGN_IN_PATH: &str = "/sign-in";
+
 /// What the pages share; each takes the parts that it needs.
 #[derive(Clone, FromRef)]
 struct Site {
@@ -80,7 +83,7 @@ pub(crate) fn routes(api: Router, shutdown: CancellationToken) -> Router {
         .route("/audit", get(audit::page))
         .route("/health", get(health::page))
         .route("/reference", get(reference::page))
-        .route("/sign-in", get(sign_in::page).post(sign_in::sign_in))
+        .route(SIGN_IN_PATH, get(sign_in::page).post(sign_in::sign_in))
         .route("/sign-out", post(sign_in::sign_out))
         .route("/live", get(live::stream))
         .route("/assets/{*name}", get(assets::serve))

@@ -11,6 +11,7 @@ use http::header::{AUTHORIZATION, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use serde::Deserialize;
 
+use super::SIGN_IN_PATH;
 use super::ask::Asker;
 use super::frame::write;
 use crate::wire::cookie::{self, Way};
@@ -72,7 +73,7 @@ pub(super) async fn sign_out(Extension(way): Extension<Way>, uri: Uri, headers: 
     if !cookie::is_of_own_page(&uri, &headers) {
         return StatusCode::FORBIDDEN.into_response();
     }
-    ([(SET_COOKIE, cookie::forget(way))], Redirect::to("/sign-in")).into_response()
+    ([(SET_COOKIE, cookie::forget(way))], Redirect::to(SIGN_IN_PATH)).into_response()
 }
 
 /// Returns the path to go back to, if it is one of this server's. Browsers drop tabs and line ends before they read an

@@ -15,6 +15,7 @@ mod deputies;
 pub(crate) mod description;
 mod events;
 mod exactness;
+mod failures;
 mod forwarded;
 mod heads;
 mod lives;

@@ -57,3 +57,26 @@ fn tokens_that_cannot_be_meant_are_refused() {
     let twice = vec![token("ci", &[Role::Read], "s"), token("ci", &[Role::Work], "t")];
     assert_eq!(Access::new(twice).err(), Some(AccessError::Twice(name)));
 }
+
+#[test]
+fn tokens_are_renewed_in_every_clone_and_what_cannot_be_meant_changes_nothing() {
+    let access = Access::new(vec![token("a", &[Role::Read], "one")]).expect("tokens");
+    let clone = access.clone();
+    let knows = |secret: &str| clone.know(&headers_of(secret)).is_ok();
+    assert_eq!(access.renew(vec![token("a", &[Role::Read], "one")]), Ok(false));
+    assert_eq!(access.renew(vec![token("b", &[Role::Read], "two"), token("a", &[Role::Read], "one")]), Ok(true));
+    assert!(knows("one") && knows("two"));
+    assert_eq!(access.renew(vec![token("b", &[Role::Submit], "two")]), Ok(true));
+    assert!(!knows("one") && knows("two"));
+    assert_eq!(clone.allow(&headers_of("two"), Role::Read).expect_err("refused").code(), Code::Forbidden);
+    let twice = vec![token("c", &[Role::Read], "s"), token("c", &[Role::Work], "t")];
+    assert!(matches!(access.renew(twice), Err(AccessError::Twice(_))));
+    assert_eq!(access.renew(Vec::new()), Err(AccessError::Last), "it would be open to everybody");
+    assert!(knows("two") && !clone.is_open());
+    assert_eq!(Access::default().renew(vec![token("a", &[Role::Read], "one")]), Err(AccessError::First));
+}
+
+fn headers_of(secret: &str) -> HeaderMap {
+    let value = HeaderValue::try_from(format!("Bearer {secret}")).expect("a value");
+    HeaderMap::from_iter([(AUTHORIZATION, value)])
+}
