@@ -24,6 +24,7 @@ use super::members::Members;
 use super::monitor::OversightArgs;
 use super::notify::{self, Notifications, NotifyArgs};
 use super::output::print;
+use super::renewal::Renewal;
 use super::settings::Settings;
 use super::signals::Signals;
 use crate::api::access::{Access, OwnNames, check_exposure};
@@ -87,6 +88,7 @@ pub(super) struct Host {
     notifications: Notifications,
     oversight: MonitorConfig,
     metrics: PrometheusHandle,
+    renewal: Renewal,
     signals: Signals,
     gently: StopListener,
     at_once: StopListener,
@@ -165,6 +167,7 @@ impl Host {
         let insecure = args.insecure.or(settings.insecure).unwrap_or(false);
         check_exposure(listen, &access, insecure).map_err(|error| usage(&error))?;
         let metrics = api::metrics::install().map_err(Failure::Failed)?;
+        let renewal = Renewal::of(settings.file.clone(), access.clone())?;
         let signals = Signals::listen(move |stop| match stop {
             Stop::Now => tracing::warn!("stopping at once"),
             Stop::Drain | Stop::No => tracing::info!("{stopping}; again to stop at once"),
@@ -195,6 +198,7 @@ impl Host {
             engine: settings.engine(args.store)?.in_group(members.as_ref().map(Members::group)),
             members,
             metrics,
+            renewal,
             gently: signals.stop().listen(),
             at_once: signals.stop().listen(),
             signals,
@@ -224,6 +228,7 @@ impl Host {
             configuration["cluster"] = serde_json::json!({"name": map.cluster, "member": map.member});
         }
         let executor = notify::executor(&self.notifications)?;
+        let _renewing = self.renewal.start();
         let _reading = self.cluster.as_ref().and_then(|cluster| cluster.secret.keep_read());
         let peer_secret = self.cluster.map(|cluster| cluster.secret.secret);
         let means = Means {

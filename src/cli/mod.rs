@@ -1,7 +1,7 @@
 //! The command line, one file per command. Beside them is what they share, in reading order: [`settings`] (flags over
 //! environment over file), [`failure`] (how a command fails), [`server`] (how a server is called and its answers
 //! printed), [`filter`], [`chosen`] and [`job_id`] (which jobs a command is about), [`output`], [`layout`], [`look`],
-//! [`clean`], [`statistics`] and [`meter`] (what is printed, and how it looks), [`signals`], [`host`] (what `serve` and
+//! [`clean`], [`statistics`] and [`meter`] (what is printed, and how it looks), [`signals`], [`renewal`] (of tokens while a server runs), [`host`] (what `serve` and
 //! `monitor` have in common), [`managing`] (what they do beside answering calls), [`leading`] (when a member of a group
 //! does), [`cluster`] and [`members`] (how such processes call each other) and [`engine`] (which store is opened).
 
@@ -58,6 +58,7 @@ mod output;
 mod peer_secret;
 mod performing;
 mod queue;
+mod renewal;
 mod run;
 mod schedule;
 mod serve;

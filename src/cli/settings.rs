@@ -57,6 +57,9 @@ const LEAST_FLUSH_AFTER: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Settings {
+    /// The file that these were read from.
+    #[serde(skip)]
+    pub(super) file: Option<PathBuf>,
     pub(super) listen: Option<SocketAddr>,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store: Option<StoreKind>,
@@ -164,10 +167,11 @@ impl Settings {
         let Some(file) = file else { return Ok(Self::default()) };
         let wrong = |what: String| Failure::Usage(format!("the settings file {}: {what}", file.display()));
         let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-        Self::parse(&text).map_err(|error| wrong(error.to_string()))
+        let settings = Self::parse(&text).map_err(|error| wrong(error.to_string()))?;
+        Ok(Self { file: Some(file.to_owned()), ..settings })
     }
 
-    fn parse(text: &str) -> Result<Self, toml::de::Error> {
+    pub(super) fn parse(text: &str) -> Result<Self, toml::de::Error> {
         Self::deserialize(Strict(toml::Deserializer::parse(text)?))
     }
 

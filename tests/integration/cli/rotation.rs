@@ -1,15 +1,17 @@
-//! The secret of three members is changed while they work, without a restart.
+//! Secrets and tokens are changed while servers work, without a restart.
 
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use leasehold::api::access::token_hash;
 use leasehold::clock::SystemClock;
 use leasehold::peers::{MESSAGES_PATH, PeerCall, Signer};
 use leasehold::wire::SubmitJob;
+use nix::sys::signal::Signal;
 
 use super::members::Trio;
-use crate::program::until;
+use crate::program::{Server, eventually, until};
 
 const OLD: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 const NEW: &str = "OTg3NjU0MzIxMDk4NzY1NDMyMTA5ODc2NTQzMjEwOTg=";
@@ -59,4 +61,50 @@ async fn the_secret_of_members_is_changed_in_three_steps_while_they_work() {
         let log = trio.log(index);
         assert!(!log.contains("a member cannot be reached") || !log.contains("another `--cluster-secret`"), "{log}");
     }
+}
+
+/// A settings file with these tokens, each of which is its name.
+fn tokens(names: &[&str]) -> String {
+    let lines = names
+        .iter()
+        .map(|name| format!("[[tokens]]\nname = \"{name}\"\nroles = [\"read\"]\nsha256 = \"{}\"\n", token_hash(name)));
+    lines.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_renewed_while_a_server_works_and_a_hangup_does_not_end_it() {
+    let place = tempfile::tempdir().expect("a directory");
+    let file = place.path().join("leasehold.toml");
+    fs::write(&file, tokens(&["former"])).expect("written");
+    let mut server = Server::in_place_with(place.path(), &["--config", file.to_str().expect("a path")]);
+    let url = format!("{}/v1/me", server.url());
+    let knows = async |token: &str| {
+        let answer = reqwest::Client::new().get(&url).bearer_auth(token).send().await.expect("the server answers");
+        answer.status() == 200
+    };
+    assert!(knows("former").await && !knows("next").await);
+    fs::write(&file, tokens(&["former", "next"])).expect("written");
+    eventually("the file is read again by itself", async || knows("next").await).await;
+
+    fs::write(&file, "[[tokens]").expect("written");
+    server.signal(Signal::SIGHUP);
+    tokio::task::block_in_place(|| until("it is said", || server.log().contains("the tokens cannot be renewed")));
+    assert!(knows("former").await && knows("next").await, "a file that cannot be read changes nothing");
+
+    fs::write(&file, tokens(&["next"])).expect("written");
+    server.signal(Signal::SIGHUP);
+    eventually("the former one is worth nothing", async || !knows("former").await).await;
+    assert!(knows("next").await);
+    let log = server.log();
+    assert_eq!(log.matches("the tokens were renewed").count(), 2, "{log}");
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_without_a_settings_file_is_taken_note_of() {
+    let place = tempfile::tempdir().expect("a directory");
+    let mut server = Server::in_place(place.path());
+    server.signal(Signal::SIGHUP);
+    tokio::task::block_in_place(|| until("it is said", || server.log().contains("there is no settings file")));
+    assert_eq!(reqwest::get(format!("{}/livez", server.url())).await.expect("an answer").status(), 200);
 }
