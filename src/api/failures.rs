@@ -8,17 +8,11 @@ use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use axum::extract::Request;
 use foldhash::fast::RandomState;
-use http::header::AUTHORIZATION;
-use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::access::Guard;
 use super::budget::Holder;
-use super::remote::Remote;
-use crate::page::SIGN_IN_PATH;
 
 /// How many addresses are told apart at best.
 const COUNTERS: usize = 4096;
@@ -45,7 +39,7 @@ impl Default for Failures {
 
 impl Failures {
     /// Counts a refusal of an address, and returns how long it has to wait, if it has to.
-    fn count(&self, address: IpAddr) -> Option<Duration> {
+    pub(super) fn count(&self, address: IpAddr) -> Option<Duration> {
         let (many, each) = AT_ONCE;
         let now = self.begun.elapsed();
         let counter = self.by.hash_one(Holder::at(address)) as usize % COUNTERS;
@@ -53,41 +47,6 @@ impl Failures {
         let turn = turns.get_mut(counter)?;
         *turn = ((*turn).max(now) + each / many).min(now + each + MOST);
         turn.checked_sub(now + each).filter(|wait| !wait.is_zero())
-    }
-}
-
-/// A call that shows a token, whoever has it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shown {
-    address: IpAddr,
-    /// Whether a page is asked for, which sends those to sign in who are not known.
-    is_read: bool,
-}
-
-impl Shown {
-    /// Returns what a call shows; `None` where it shows no token, or comes from this process itself.
-    pub(super) fn of(guard: &Guard, request: &Request) -> Option<Self> {
-        if guard.access.is_open() {
-            return None;
-        }
-        let remote = request.extensions().get::<std::sync::Arc<Remote>>()?;
-        let shows = request.headers().contains_key(AUTHORIZATION) || request.uri().path() == SIGN_IN_PATH;
-        let address = || guard.proxies.client(remote.address(), request.headers());
-        shows.then(|| Self { address: address(), is_read: request.method() == Method::GET })
-    }
-
-    /// Returns how long an answer has to wait, if it has to.
-    pub(super) fn wait(self, guard: &Guard, status: StatusCode) -> Option<Duration> {
-        let is_refused = match status {
-            StatusCode::UNAUTHORIZED => true,
-            StatusCode::SEE_OTHER => self.is_read,
-            _ => false,
-        };
-        if !is_refused {
-            return None;
-        }
-        metrics::counter!("leasehold_http_unknown_tokens_total").increment(1);
-        guard.failures.count(self.address)
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! In reading order: `error` (every refusal, and the only place that knows status codes), [`access`] (tokens and
 //! roles), `app` (what the handlers share), `budget`, `budgets` and `body` (how bodies are read, and at whose expense),
-//! `charge` (whose expense that is, with `remote` and `proxies`), `failures` (tokens that are not known), `call` with `roles` and `extract` (what a handler
-//! takes out of a request), `of_peers` (the calls of other processes of the installation), the handlers
+//! `charge` (whose expense that is, with `remote` and `proxies`), `failures` (tokens that are not known), `call` with
+//! `roles` and `extract` (what a handler takes out of a request), `of_peers` (the calls of other processes of the
+//! installation), the handlers
 //! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `limits`, `workers`, `admin`, `schedules`,
 //! `schedule_bulk`, `schedule_lines`, `backfill`, `subscriptions`, `events`, `system`, `cluster`), `line_stream`
 //! (bodies of any length), `pieces` (answers of any length), `delivery` (claimed jobs on their way out), `trim`

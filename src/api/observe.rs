@@ -2,9 +2,10 @@
 
 use std::any::Any;
 use std::future::ready;
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -12,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use futures::future::Either;
 use http::header::{AUTHORIZATION, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tokio::time::sleep;
 use tower::Service;
 use tracing::{debug, warn};
@@ -20,9 +21,9 @@ use tracing::{debug, warn};
 use super::access::{Guard, Role};
 use super::charge::charge;
 use super::error::{ApiError, Code, write_problem};
-use super::failures::Shown;
 use super::places::{NO_PLACE, Standing};
 use super::remote::Remote;
+use crate::page::SIGN_IN_PATH;
 use crate::peers::{CALLS_PATH, DELIVERIES_PATH, MESSAGES_PATH};
 use crate::wire::cookie::{self, Way};
 
@@ -73,6 +74,41 @@ pub(super) fn observe(
             None => Either::Left(ready(response)),
             Some(wait) => Either::Right(Box::pin(sleep(wait).map(|()| response))),
         })
+}
+
+/// A call that shows a token, whoever has it.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    address: IpAddr,
+    /// Whether a page is asked for, which sends those to sign in who are not known.
+    is_read: bool,
+}
+
+impl Shown {
+    /// Returns what a call shows; `None` where it shows no token, or comes from this process itself.
+    fn of(guard: &Guard, request: &Request) -> Option<Self> {
+        if guard.access.is_open() {
+            return None;
+        }
+        let remote = request.extensions().get::<Arc<Remote>>()?;
+        let shows = request.headers().contains_key(AUTHORIZATION) || request.uri().path() == SIGN_IN_PATH;
+        let address = || guard.proxies.client(remote.address(), request.headers());
+        shows.then(|| Self { address: address(), is_read: request.method() == Method::GET })
+    }
+
+    /// Returns how long an answer has to wait, if it has to.
+    fn wait(self, guard: &Guard, status: StatusCode) -> Option<Duration> {
+        let is_refused = match status {
+            StatusCode::UNAUTHORIZED => true,
+            StatusCode::SEE_OTHER => self.is_read,
+            _ => false,
+        };
+        if !is_refused {
+            return None;
+        }
+        metrics::counter!("leasehold_http_unknown_tokens_total").increment(1);
+        guard.failures.count(self.address)
+    }
 }
 
 /// A call that has begun.

@@ -9,13 +9,16 @@ use http::{HeaderName, HeaderValue, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 
 use super::ask::{Asker, Refused};
-use super::{SIGN_IN_PATH, shown};
+use super::shown;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::wire::Me;
 
 /// What a page may load and do: scripts, styles and calls of this server alone.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// Where a token is shown to sign in.
+pub(crate) const SIGN_IN_PATH: &str = "/sign-in";
 
 /// The name of everybody where the server has no tokens.
 const ANONYMOUS: &str = "anonymous";

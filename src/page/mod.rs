@@ -41,14 +41,12 @@ use tower_http::compression::CompressionLayer;
 
 use ask::Api;
 use charts::Charts;
+pub(crate) use frame::SIGN_IN_PATH;
 use jobs::SlowCounts;
 use kept::Kept;
 use live::Lookers;
 use overview::Seen;
 use written::Readers;
-
-/// Where a token is shown to sign in.
-pub(crate) const SIGN_IN_PATH: &str = "/sign-in";
 
 /// What the pages share; each takes the parts that it needs.
 #[derive(Clone, FromRef)]

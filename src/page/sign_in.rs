@@ -11,9 +11,8 @@ use http::header::{AUTHORIZATION, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use serde::Deserialize;
 
-use super::SIGN_IN_PATH;
 use super::ask::Asker;
-use super::frame::write;
+use super::frame::{SIGN_IN_PATH, write};
 use crate::wire::cookie::{self, Way};
 
 /// Where a page was left for signing in.
