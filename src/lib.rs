@@ -8,22 +8,23 @@
 //! holds it):
 //!
 //! 1. [`clock`] – where time comes from.
-//! 2. [`job`] – the job, its states and its transitions: pure functions of (job, request, now).
-//! 3. [`schedule`] – schedules, and when they fire: cron expressions, time zones, excluded days.
-//! 4. [`query`] – what can be asked of a store: filters, order, cursors, and Kibana's query language.
-//! 5. [`store`] – the contract of a store, and its engines: embedded and Elasticsearch.
-//! 6. [`manager`] – the only writer of jobs: submit, claim, heartbeat, finish.
-//! 7. [`executor`] – HTTP calls to addresses that users name: what may be called, and webhooks.
-//! 8. [`worker`] – takes jobs from whoever hands them out and runs them.
-//! 9. [`monitor`] – finds stale jobs, tells of them, recovers them.
-//! 10. [`peers`] – calls between the managers of one store.
-//! 11. [`notify`] – tells whoever asked what happened to jobs.
-//! 12. [`wire`] – what travels over HTTP: every request and every answer, as JSON.
-//! 13. [`scheduler`] – turns schedules into jobs when they are due.
-//! 14. [`page`] – the web page, which asks the API of its own process.
-//! 15. [`api`] – HTTP in, domain out.
-//! 16. [`client`] – the HTTP API from the other side, for programs and workers.
-//! 17. [`cli`] – the command line; the only place that names a concrete store.
+//! 2. [`trust`] – whose certificates count.
+//! 3. [`job`] – the job, its states and its transitions: pure functions of (job, request, now).
+//! 4. [`schedule`] – schedules, and when they fire: cron expressions, time zones, excluded days.
+//! 5. [`query`] – what can be asked of a store: filters, order, cursors, and Kibana's query language.
+//! 6. [`store`] – the contract of a store, and its engines: embedded and Elasticsearch.
+//! 7. [`manager`] – the only writer of jobs: submit, claim, heartbeat, finish.
+//! 8. [`executor`] – HTTP calls to addresses that users name: what may be called, and webhooks.
+//! 9. [`worker`] – takes jobs from whoever hands them out and runs them.
+//! 10. [`monitor`] – finds stale jobs, tells of them, recovers them.
+//! 11. [`peers`] – calls between the managers of one store.
+//! 12. [`notify`] – tells whoever asked what happened to jobs.
+//! 13. [`wire`] – what travels over HTTP: every request and every answer, as JSON.
+//! 14. [`scheduler`] – turns schedules into jobs when they are due.
+//! 15. [`page`] – the web page, which asks the API of its own process.
+//! 16. [`api`] – HTTP in, domain out.
+//! 17. [`client`] – the HTTP API from the other side, for programs and workers.
+//! 18. [`cli`] – the command line; the only place that names a concrete store.
 
 pub mod api;
 pub mod cli;
@@ -44,5 +45,6 @@ mod recursion;
 pub mod schedule;
 pub mod scheduler;
 pub mod store;
+mod trust;
 pub mod wire;
 pub mod worker;

@@ -1,9 +1,10 @@
 //! The command line, one file per command. Beside them is what they share, in reading order: [`settings`] (flags over
 //! environment over file), [`failure`] (how a command fails), [`server`] (how a server is called and its answers
 //! printed), [`filter`], [`chosen`] and [`job_id`] (which jobs a command is about), [`output`], [`layout`], [`look`],
-//! [`clean`], [`statistics`] and [`meter`] (what is printed, and how it looks), [`signals`], [`renewal`] (of tokens while a server runs), [`host`] (what `serve` and
-//! `monitor` have in common), [`managing`] (what they do beside answering calls), [`leading`] (when a member of a group
-//! does), [`cluster`] and [`members`] (how such processes call each other) and [`engine`] (which store is opened).
+//! [`clean`], [`statistics`] and [`meter`] (what is printed, and how it looks), [`signals`], [`renewal`] (of tokens
+//! while a server runs), [`host`] (what `serve` and `monitor` have in common), [`managing`] (what they do beside
+//! answering calls), [`leading`] (when a member of a group does), [`cluster`] and [`members`] (how such processes call
+//! each other) and [`engine`] (which store is opened).
 
 mod accept_copy;
 mod audit;
@@ -99,6 +100,9 @@ struct Cli {
     /// Call the servers of this context, which `leasehold login` has kept [default: the current one]
     #[arg(long, global = true, value_name = "NAME", add = ArgValueCompleter::new(complete::contexts))]
     context: Option<String>,
+    /// Trust the authorities in this PEM file too, beside those of the system
+    #[arg(long, global = true, value_name = "FILE")]
+    ca: Option<PathBuf>,
     #[command(flatten)]
     look: look::LookArgs,
     #[command(subcommand)]
@@ -222,6 +226,9 @@ fn variable(flag: &str) -> String {
 
 fn start(cli: Cli) -> Result<(), Failure> {
     let mut settings = Settings::read(cli.config.as_deref())?;
+    if let Some(file) = cli.ca.as_deref().or(settings.ca.as_deref()) {
+        settings::trust_also(file)?;
+    }
     if cli.command.calls_a_server() {
         settings.client = context::apply(settings.client, cli.context.as_deref())?;
     }

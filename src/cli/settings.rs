@@ -24,6 +24,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,6 +46,7 @@ use crate::api::access::Token;
 use crate::job::strict::Strict;
 use crate::manager::QueueOrder;
 use crate::store::embedded::{EmbeddedOptions, LEAST_SCRUB_BYTES, MOST_SCRUB_BYTES};
+use crate::trust;
 
 const DEFAULT_DATA_DIR: &str = "leasehold-data";
 /// The least that a query may be given: in less, none could be answered.
@@ -61,6 +63,7 @@ pub(super) struct Settings {
     #[serde(skip)]
     pub(super) file: Option<PathBuf>,
     pub(super) listen: Option<SocketAddr>,
+    pub(super) ca: Option<PathBuf>,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store: Option<StoreKind>,
     pub(super) memory_limit: Option<SizeSetting>,
@@ -166,6 +169,7 @@ impl Settings {
     pub(super) fn read(file: Option<&Path>) -> Result<Self, Failure> {
         let Some(file) = file else { return Ok(Self::default()) };
         let wrong = |what: String| Failure::Usage(format!("the settings file {}: {what}", file.display()));
+        closed_to_others(file).map_err(wrong)?;
         let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
         let settings = Self::parse(&text).map_err(|error| wrong(error.to_string()))?;
         Ok(Self { file: Some(file.to_owned()), ..settings })
@@ -251,6 +255,27 @@ impl Settings {
             StoreKind::Elasticsearch => EngineSettings::Elasticsearch(elasticsearch),
         })
     }
+}
+
+/// Has certificates of the authorities in this file count wherever the program makes calls.
+pub(super) fn trust_also(file: &Path) -> Result<(), Failure> {
+    let wrong =
+        |what: &dyn std::fmt::Display| Failure::Usage(format!("`ca` (--ca, LEASEHOLD_CA): {} {what}", file.display()));
+    let pem = std::fs::read(file).map_err(|error| wrong(&format_args!("cannot be read: {error}")))?;
+    trust::also(&pem).map_err(|error| wrong(&error))
+}
+
+/// Checks that nobody but its owner, and who has the group of this process, can write to the settings file, which says
+/// who may call a server.
+pub(super) fn closed_to_others(file: &Path) -> Result<(), String> {
+    let found = std::fs::metadata(file).map_err(|error| error.to_string())?;
+    let is_of_own_group = found.gid() == nix::unistd::getegid().as_raw();
+    let who = match found.mode() {
+        mode if found.is_file() && mode & 0o002 != 0 => "every user of this machine",
+        mode if found.is_file() && mode & 0o020 != 0 && !is_of_own_group => "another group",
+        _ => return Ok(()),
+    };
+    Err(format!("{who} can write to it: close it with `chmod go-w`"))
 }
 
 fn default_data_dir() -> PathBuf {

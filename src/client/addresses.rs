@@ -47,6 +47,11 @@ impl Addresses {
         }
     }
 
+    /// Returns whether any of the servers is called by TLS.
+    pub(super) fn has_tls(&self) -> bool {
+        self.bases.iter().any(|base| base.scheme() == "https")
+    }
+
     /// Returns all addresses in the order in which a call that begins now tries them.
     pub(super) fn in_turn(&self) -> impl Iterator<Item = Address> + use<> {
         let (first, count) = (self.first.load(Ordering::Relaxed), self.bases.len());

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use super::addresses::{Address, Addresses};
 use super::error::ClientError;
 use crate::job::strict;
+use crate::trust;
 use crate::wire::{CLUSTER, Problem};
 
 /// How long connecting may take.
@@ -111,7 +112,9 @@ impl Client {
     pub fn with_servers<S: AsRef<str>>(base_urls: &[S], token: Option<&str>) -> Result<Self, ClientError> {
         let addresses = Addresses::parse(base_urls)?;
         let authorization = token.map(authorization).transpose()?;
-        let http = reqwest::Client::builder()
+        // To read the certificates of all authorities takes long beside a short call.
+        let http = if addresses.has_tls() { trust::client() } else { trust::client().tls_built_in_root_certs(false) };
+        let http = http
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_idle_timeout(IDLE_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())

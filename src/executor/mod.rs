@@ -41,6 +41,7 @@ pub use resolve::{Resolve, SystemResolver};
 pub use target::{AllowedTarget, InvalidTarget, MAX_URL_BYTES, RefusedTarget, TargetPolicy, TargetUrl};
 
 use crate::clock::Timestamp;
+use crate::trust;
 use resolve::CheckedResolver;
 
 /// How long an idle connection is kept, and how many for one host.
@@ -177,7 +178,7 @@ impl HttpExecutor {
     ) -> Result<Self, NoHttpClient> {
         let policy = Arc::new(policy);
         let (idle_timeout, idle_per_host) = IDLE;
-        let http = reqwest::Client::builder()
+        let http = trust::client()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)

@@ -24,6 +24,7 @@ use crate::clock::MemberClocks;
 use crate::executor::NoHttpClient;
 use crate::store::waiting::Waiting;
 use crate::store::{Member, MemberMessage, Membership};
+use crate::trust;
 
 /// A call takes no further message once it has so many bytes.
 const CALL_BYTES: usize = 4 * 1024 * 1024;
@@ -59,7 +60,7 @@ impl Carrier {
         signer: Signer,
         clocks: Arc<MemberClocks>,
     ) -> Result<Self, NoHttpClient> {
-        let http = reqwest::Client::builder()
+        let http = trust::client()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .http1_only()

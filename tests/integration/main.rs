@@ -28,3 +28,4 @@ mod seed;
 mod servers;
 mod simulation;
 mod store;
+mod tls;

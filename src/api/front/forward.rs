@@ -36,6 +36,7 @@ use crate::api::roles;
 use crate::executor::NoHttpClient;
 use crate::peers::{ClusterMap, Signer};
 use crate::store::{Member, Membership, Standing};
+use crate::trust;
 use crate::wire::{ClusterHindrance, Problem, went_back};
 
 /// Says which member has forwarded a call. Whoever gets such a call and does not lead forwards it no further.
@@ -95,7 +96,7 @@ impl Forwarder {
         guard: Arc<Guard>,
         shutdown: CancellationToken,
     ) -> Result<Self, NoHttpClient> {
-        let http = reqwest::Client::builder()
+        let http = trust::client()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
