@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::failure::Failure;
-use super::settings::Settings;
+use super::settings::{Settings, closed_to_others};
 use crate::api::access::Access;
 
 /// The time between two looks at the file.
@@ -88,6 +88,7 @@ impl Looks {
     /// have found the same.
     async fn look(&mut self, access: &Access, file: &Path, why: Why) -> Found {
         let read = async {
+            closed_to_others(file).map_err(io::Error::other)?;
             let mut text = String::new();
             tokio::fs::File::open(file).await?.take(MAX_FILE_BYTES).read_to_string(&mut text).await?;
             Ok::<_, io::Error>(text)

@@ -52,6 +52,12 @@ pub(super) async fn run(mut args: ServeArgs, settings: Settings) -> Result<(), F
             .then(|| args.performing.over(&settings.executor)),
     };
     let host = Host::prepare(args.host, settings, DEFAULT_PORT, "stopping once the calls have ended")?;
+    if host.access.is_open() {
+        tracing::warn!(
+            "there are no tokens: everybody who reaches this server, at least every user of this machine, may submit \
+             jobs, and the workers run their commands as their own user (`leasehold token` makes tokens)"
+        );
+    }
     let configuration = configuration(&host.engine, &host.access, &host.limits, &duties);
     host.run(duties, configuration, api::serve).await
 }

@@ -24,11 +24,22 @@ pub struct PeerSecret(Arc<RwLock<Arc<[Secret]>>>);
 
 /// Why a text is not such a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "must be 24 to 64 random bytes in base64, such as `openssl rand -base64 32` prints, or two of these, divided by a \
-     comma or the end of a line"
-)]
-pub struct InvalidPeerSecret;
+pub enum InvalidPeerSecret {
+    /// It is not written as a secret is.
+    #[error(
+        "must be 24 to 64 random bytes in base64, such as `openssl rand -base64 32` prints, or two of these, divided \
+         by a comma or the end of a line"
+    )]
+    Form,
+    /// It has stood in a sample.
+    #[error(
+        "has stood in a sample that everybody can read: make one of your own, such as `openssl rand -base64 32` prints"
+    )]
+    Sample,
+}
+
+/// The secret that has stood in `docker-compose.yml`.
+const SAMPLE: &str = "bm90IGEgc2VjcmV0LCBidXQgYSBzYW1wbGUgb2Ygb25l";
 
 impl FromStr for PeerSecret {
     type Err = InvalidPeerSecret;
@@ -39,9 +50,13 @@ impl FromStr for PeerSecret {
 
 fn secrets(text: &str) -> Result<Arc<[Secret]>, InvalidPeerSecret> {
     let texts = text.split([',', '\n']).map(str::trim).filter(|text| !text.is_empty());
-    let secrets = texts.take(MOST + 1).map(|text| text.parse().map_err(|_: InvalidSecret| InvalidPeerSecret));
+    let read = |text: &str| match text {
+        text if text.ends_with(SAMPLE) => Err(InvalidPeerSecret::Sample),
+        text => text.parse().map_err(|_: InvalidSecret| InvalidPeerSecret::Form),
+    };
+    let secrets = texts.take(MOST + 1).map(read);
     let secrets = secrets.collect::<Result<Arc<[Secret]>, _>>()?;
-    if (1..=MOST).contains(&secrets.len()) { Ok(secrets) } else { Err(InvalidPeerSecret) }
+    if (1..=MOST).contains(&secrets.len()) { Ok(secrets) } else { Err(InvalidPeerSecret::Form) }
 }
 
 impl PeerSecret {
@@ -111,7 +126,7 @@ mod tests {
         assert!(!format!("{secret:?}").contains("MDEy"));
         let three = [TEXT; 3].join("\n");
         for wrong in ["", "correct horse battery staple", "c2hvcnQ=", "MDEyMzQ1Njc4OTAxMjM0", ",", &three] {
-            assert_eq!(wrong.parse::<PeerSecret>().err(), Some(InvalidPeerSecret), "{wrong}");
+            assert_eq!(wrong.parse::<PeerSecret>().err(), Some(InvalidPeerSecret::Form), "{wrong}");
         }
     }
 
@@ -149,7 +164,8 @@ mod tests {
         }
         let former: PeerSecret = old.parse().expect("a secret");
         assert!(!one.is_mac(&former.mac(&[b"a"]), &[b"a"]), "the former one is worth nothing");
-        assert_eq!(one.renew("nothing"), Err(InvalidPeerSecret));
+        assert_eq!(one.renew("nothing"), Err(InvalidPeerSecret::Form));
+        assert_eq!(one.renew(SAMPLE), Err(InvalidPeerSecret::Sample));
         assert!(one.is_mac(&other.mac(&[b"a"]), &[b"a"]), "what cannot be read changes nothing");
     }
 }

@@ -93,13 +93,11 @@ fn what_the_image_runs_by_itself_can_be_reached_and_is_not_open_by_mistake() {
     assert!(said.contains("--insecure") && said.contains("tokens"), "{said}");
 }
 
-/// The secret of the managers that is used unless another one is set.
-fn sample_secret() -> String {
-    let secrets = LISTENING.map(|(name, _)| service(name)["environment"]["LEASEHOLD_CLUSTER_SECRET"].clone());
-    assert!(secrets.iter().all(|secret| *secret == secrets[0]), "the managers share one: {secrets:?}");
-    let variable = secrets[0].as_str().expect("a string");
-    let default = variable.strip_prefix("${LEASEHOLD_CLUSTER_SECRET:-").and_then(|rest| rest.strip_suffix('}'));
-    default.unwrap_or_else(|| panic!("{variable} cannot be set from outside")).to_owned()
+/// Where the file with the secret of the managers is in each container.
+fn secret_file() -> String {
+    let files = LISTENING.map(|(name, _)| service(name)["environment"]["LEASEHOLD_CLUSTER_SECRET_FILE"].clone());
+    assert!(files.iter().all(|file| *file == files[0]), "the managers share one: {files:?}");
+    files[0].as_str().expect("a path").to_owned()
 }
 
 #[test]
@@ -149,7 +147,7 @@ async fn the_commands_of_all_services_together_run_a_job() {
         if port > 0 {
             process
                 .env("LEASEHOLD_ADVERTISE", format!("http://{here}"))
-                .env("LEASEHOLD_CLUSTER_SECRET", sample_secret());
+                .env("LEASEHOLD_CLUSTER_SECRET_FILE", tokens.here(&secret_file()));
         }
         // A worker has no such setting, and no use for it.
         Started::of(process.env("LEASEHOLD_INDEX_PREFIX", prefix))

@@ -106,6 +106,7 @@ pub(super) async fn run(args: WorkerArgs, settings: Settings) -> Result<(), Fail
     if let Err(error) = shell::hide_settings() {
         tracing::warn!(%error, "jobs of this user can read the worker's settings in /proc");
     }
+    warn_of_rights();
     let client = args.server.connect(&settings.client)?;
     let config = config(args.worker, settings.worker)?;
     if args.kinds.len() > MAX_CLAIMED_KINDS {
@@ -148,6 +149,25 @@ pub(super) async fn run(args: WorkerArgs, settings: Settings) -> Result<(), Fail
         Err(error) => Err(Failure::Failed(format!("the server refuses: {error}"))),
         Ok(()) if restart.is_wanted() && signals.status().is_none() => Err(restart.exec()),
         Ok(()) => Ok(()),
+    }
+}
+
+/// Warns of what gives others more rights than they need.
+fn warn_of_rights() {
+    if nix::unistd::geteuid().is_root() {
+        tracing::warn!(
+            "the worker runs as root, and so do the commands of its jobs: whoever may submit jobs may do everything on \
+             this machine"
+        );
+    }
+    let names_a_token = |argument: std::ffi::OsString| {
+        argument.to_str().is_some_and(|argument| argument == "--token" || argument.starts_with("--token="))
+    };
+    if std::env::args_os().any(names_a_token) {
+        tracing::warn!(
+            "the token is among the arguments, which the jobs and every user of this machine can read: give it in \
+             LEASEHOLD_TOKEN, or in a settings file"
+        );
     }
 }
 

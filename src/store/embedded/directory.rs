@@ -24,7 +24,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -32,13 +32,13 @@ use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 
 use super::error::{Damage, OpenError};
+use super::owners::{self, FOLDER_MODE};
 use super::seal::{Received, SEAL_FILE, Seal, Stage};
 
 /// The format that this version reads and writes. A number is never used for another layout.
 const FORMAT: u32 = 8;
 
-/// The modes of folders and files that are created.
-const FOLDER_MODE: u32 = 0o700;
+/// The mode of files that are created.
 const FILE_MODE: u32 = 0o600;
 
 const LOCK_FILE: &str = "leasehold.lock";
@@ -94,10 +94,11 @@ impl Directory {
     pub(super) fn hold(path: &Path, reserve: u64) -> Result<Self, OpenError> {
         let failed = |doing| move |source| OpenError::Io { doing, directory: path.to_owned(), source };
         create_durably(path).map_err(failed("create"))?;
+        owners::check(path)?;
         if let Some(entry) = foreign_entry(path).map_err(failed("look into"))? {
             return Err(OpenError::Foreign { directory: path.to_owned(), entry });
         }
-        warn_if_open_to_others(path).map_err(failed("look at"))?;
+        owners::warn_if_open_to_others(path).map_err(failed("look at"))?;
         let lock = own_file()
             .read(true)
             .write(true)
@@ -427,18 +428,6 @@ pub(super) fn remove_folder(path: &Path) -> io::Result<()> {
 /// Creates those of a directory and its ancestors that are missing, each its user's alone.
 pub(super) fn create_folders(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
-}
-
-fn warn_if_open_to_others(path: &Path) -> io::Result<()> {
-    let mode = fs::metadata(path)?.permissions().mode() & 0o777;
-    if mode & !FOLDER_MODE != 0 {
-        tracing::warn!(
-            directory = %path.display(),
-            mode = format!("{mode:o}"),
-            "other users of this machine have access to the data directory: close it to them with `chmod 700`"
-        );
-    }
-    Ok(())
 }
 
 /// Creates a directory with its ancestors, and makes their entries durable: a file that is synced is still lost when

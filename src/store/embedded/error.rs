@@ -44,6 +44,17 @@ pub enum OpenError {
         /// One of the files.
         entry: String,
     },
+    /// Another user owns the data directory, or something in it.
+    #[error(
+        "{} belongs to the user {owner}, who can change what is in it: give it to the user of this process, or to root",
+        path.display()
+    )]
+    OfAnother {
+        /// The path of the data directory, or of what is in it.
+        path: PathBuf,
+        /// The number of the user.
+        owner: u32,
+    },
     /// Another version wrote the directory, in a format that this one does not read.
     #[error(
         "the data directory {} has format {found}, and this version reads format {known} only: use the version that \

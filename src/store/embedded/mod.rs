@@ -21,7 +21,7 @@
 //! - `watch`: what must not run out. `watchdog`: whether a thread hangs, by `unanswered`, the writes that wait.
 //!   `given_up`: what becomes of the lead then. `exits`: the end of a thread by a panic, with `at`, what it was about.
 //!   `periodic`: a thread that does something time and again.
-//! - `disk` and `directory`: where everything is kept, and `error`, what can be wrong with it.
+//! - `disk` and `directory` with `owners`: where everything is kept, and `error`, what can be wrong with it.
 //! - `options`: what a store is opened with. `running`: the threads of one. `opening`: how it is opened, and `closing`,
 //!   how it is closed; with `recover`, how the database is read. `seal`: what must be there then, which `checkpoint`
 //!   writes and `inspect` compares with what is. `journal` and `manifest`: the database's own files, read only.
@@ -102,6 +102,7 @@ mod openings;
 mod options;
 mod others;
 mod output;
+mod owners;
 mod page;
 mod periodic;
 mod progress;

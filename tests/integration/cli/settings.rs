@@ -40,6 +40,50 @@ fn a_data_directory_that_is_open_to_others_is_warned_of() {
 }
 
 #[test]
+fn a_settings_file_that_others_can_write_is_refused() {
+    let place = tempfile::tempdir().expect("a directory");
+    let file = place.path().join("s.toml");
+    fs::write(&file, "[client]\nserver = \"ftp://nowhere\"\n").expect("written");
+    for (mode, is_refused) in [(0o600, false), (0o644, false), (0o664, false), (0o666, true), (0o602, true)] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("changed");
+        let said = run(place.path(), ["--config", "s.toml", "list"]).expect(2).stderr();
+        assert_eq!(said.contains("chmod go-w"), is_refused, "{mode:o}: {said}");
+    }
+    if nix::unistd::geteuid().is_root() {
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o664)).expect("changed");
+        std::os::unix::fs::chown(&file, None, Some(54_321)).expect("given to another group");
+        let said = run(place.path(), ["--config", "s.toml", "list"]).expect(2).stderr();
+        assert!(said.contains("another group"), "{said}");
+    }
+}
+
+#[test]
+fn a_server_without_tokens_says_who_may_do_what() {
+    let place = tempfile::tempdir().expect("a directory");
+    let log = Server::in_place(place.path()).log();
+    assert!(log.contains("there are no tokens: everybody who reaches this server"), "{log}");
+}
+
+#[test]
+fn a_worker_says_what_gives_others_more_rights_than_they_need() {
+    let place = tempfile::tempdir().expect("a directory");
+    let server = Server::in_place(place.path());
+    let said = |options: &[&str], variable: &str| {
+        let of_server = ["worker", "--exit-when-empty", "--server", &server.url()].map(str::to_owned);
+        let options = of_server.into_iter().chain(options.iter().map(|&option| option.to_owned()));
+        let mut worker = leasehold(place.path(), options);
+        Started::of(worker.env(variable, "lh_secret")).end().expect(0).said()
+    };
+    for option in [&["--token", "lh_secret"][..], &["--token=lh_secret"]] {
+        let said = said(option, "NOTHING");
+        assert!(said.contains("the token is among the arguments") && !said.contains("lh_secret"), "{said}");
+    }
+    let said = said(&[], "LEASEHOLD_TOKEN");
+    assert!(!said.contains("among the arguments"), "{said}");
+    assert_eq!(said.contains("the worker runs as root"), nix::unistd::geteuid().is_root(), "{said}");
+}
+
+#[test]
 fn a_misspelt_setting_is_refused() {
     let place = tempfile::tempdir().expect("a directory");
     fs::write(place.path().join("s.toml"), "lisetn = \"127.0.0.1:0\"\n").expect("written");

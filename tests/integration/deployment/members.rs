@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_norway::Value;
 
 use super::tokens::Tokens;
-use super::{COMPOSE, DOCKERFILE, MANIFEST, SCRAPED, service, strings};
+use super::{COMPOSE, DOCKERFILE, MANIFEST, SCRAPED, secret_file, service, strings};
 use crate::program::{DEADLINE, Started, leasehold, run};
 use crate::servers::ports;
 
@@ -22,6 +22,8 @@ const SECRET: &str = include_str!("../../../deploy/kubernetes/secret.yaml");
 
 const MEMBERS: [&str; 3] = ["member-1", "member-2", "member-3"];
 const WORKER: &str = "member-worker";
+const TEST_SECRET: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+/// A secret that stood in docker-compose.yml for everybody to read.
 const SAMPLE_SECRET: &str = "bm90IGEgc2VjcmV0LCBidXQgYSBzYW1wbGUgb2Ygb25l";
 
 fn environment(service: &Value) -> BTreeMap<String, String> {
@@ -45,7 +47,7 @@ fn the_members_of_compose_are_one_cluster_that_is_started_by_name_only() {
         let environment = environment(&member);
         assert_eq!(environment["LEASEHOLD_MEMBER"], name);
         assert_eq!(environment["LEASEHOLD_PEERS"], peers);
-        assert_eq!(environment["LEASEHOLD_CLUSTER_SECRET"], format!("${{LEASEHOLD_CLUSTER_SECRET:-{SAMPLE_SECRET}}}"));
+        assert_eq!(environment["LEASEHOLD_CLUSTER_SECRET_FILE"], secret_file());
         assert_eq!(
             member["stop_grace_period"].as_str(),
             Some("60s"),
@@ -80,7 +82,7 @@ async fn the_commands_of_the_members_of_compose_run_a_job() {
         process.envs(environment(&service).into_iter().map(|(name, value)| (name, here(&value))));
         process.env("LEASEHOLD_CONFIG", tokens.settings_of(&service));
         if name != WORKER {
-            process.env("LEASEHOLD_CLUSTER_SECRET", SAMPLE_SECRET);
+            process.env("LEASEHOLD_CLUSTER_SECRET_FILE", tokens.here(&secret_file()));
         }
         Started::of(process.stdout(Stdio::null()).stderr(File::create(own.join("log")).expect("a log")))
     };
@@ -102,6 +104,22 @@ async fn the_commands_of_the_members_of_compose_run_a_job() {
         at(&["get", "--json", &id], &urls[0]).json(0)["result"]["stdout"].clone()
     });
     assert_eq!(told.await.expect("it ran"), "hello\n");
+}
+
+#[test]
+fn no_secret_stands_in_a_file_of_the_deployment_and_the_one_that_did_is_refused() {
+    for text in [COMPOSE, KUBERNETES, SECRET, DOCKERFILE] {
+        assert!(!text.contains(SAMPLE_SECRET));
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    for secret in [SAMPLE_SECRET.to_owned(), format!("{TEST_SECRET},{SAMPLE_SECRET}")] {
+        let options = ["serve", "--listen", "127.0.0.1:0", "--advertise", "http://127.0.0.1:7400"];
+        let options =
+            options.into_iter().chain(["--store", "elasticsearch", "--elasticsearch-url", "http://127.0.0.1:9"]);
+        let mut command = leasehold(place.path(), options);
+        let said = Started::of(command.env("LEASEHOLD_CLUSTER_SECRET", secret)).end().expect(2).stderr();
+        assert!(said.contains("everybody can read") && !said.contains(SAMPLE_SECRET), "{said}");
+    }
 }
 
 /// The resources of a file, by kind and name.
@@ -180,7 +198,7 @@ fn pod_environment(pod: &str) -> BTreeMap<String, String> {
             (None, None) => {
                 let key = from.and_then(|from| from.get("secretKeyRef")).expect("a key of the secret");
                 assert_eq!((key["name"].as_str(), key["key"].as_str()), (Some("leasehold"), Some("cluster-secret")));
-                SAMPLE_SECRET.to_owned()
+                TEST_SECRET.to_owned()
             }
         }
     };

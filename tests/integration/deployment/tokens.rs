@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use leasehold::peers::PeerSecret;
 use serde_norway::Value;
 
 use super::{COMPOSE, DOCKERFILE, service, strings};
@@ -90,16 +91,23 @@ fn tokens_are_made_once_and_nobody_else_can_read_them() {
     use std::os::unix::fs::PermissionsExt as _;
     let place = tempfile::tempdir().expect("a directory");
     let tokens = Tokens::make(place.path());
-    let all = ["server/leasehold.toml", "server/admin-token", "worker/leasehold.toml", "metrics/token"];
+    let all = [
+        "server/leasehold.toml",
+        "server/cluster-secret",
+        "server/admin-token",
+        "worker/leasehold.toml",
+        "metrics/token",
+    ];
     let read = || all.map(|file| tokens.text(&format!("{FOLDER}/{file}")));
     let made = read();
     tokens.run_script();
     assert_eq!(read(), made);
-    for (file, mode) in all.into_iter().zip([0o600, 0o600, 0o600, 0o644]) {
+    for (file, mode) in all.into_iter().zip([0o600, 0o600, 0o600, 0o600, 0o644]) {
         let found = std::fs::metadata(tokens.here(&format!("{FOLDER}/{file}"))).expect("a file").permissions().mode();
         assert_eq!(found & 0o777, mode, "{file}");
     }
-    let [settings, admin, worker, metrics] = made;
+    let [settings, secret, admin, worker, metrics] = made;
+    assert!(secret.parse::<PeerSecret>().is_ok_and(|secret| secret.count() == 1));
     for secret in [worker.as_str(), metrics.as_str()] {
         assert!(!secret.contains(admin.trim()), "the administrator's token is the servers' and nobody else's");
     }
