@@ -20,6 +20,7 @@
 //! test has ([`shell::Stand`]). Numbers differ in what is shown, and so does who leads.
 
 mod page;
+mod security;
 mod shell;
 
 use std::path::PathBuf;
@@ -77,6 +78,7 @@ pages! {
     commands_about_the_web_page: "docs/page.md",
     commands_about_safety: "docs/safety.md",
     commands_about_schedules: "docs/schedules.md",
+    commands_about_security: "docs/security.md",
     commands_about_unique_keys: "docs/unique.md",
     commands_about_workers: "docs/workers.md",
 }
