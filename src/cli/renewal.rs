@@ -29,7 +29,8 @@ impl Renewal {
     pub(super) fn of(file: Option<PathBuf>, access: Access) -> Result<Self, Failure> {
         let cannot = |error| Failure::Failed(format!("cannot listen for signals: {error}"));
         let hangups = signal(SignalKind::hangup()).map_err(cannot)?;
-        Ok(Self { file, access, hangups })
+        // What is no file, such as the end of a pipe, is read but once.
+        Ok(Self { file: file.filter(|file| file.is_file()), access, hangups })
     }
 
     /// Renews the tokens until the handle is dropped.
