@@ -53,7 +53,7 @@ pub(super) async fn run(mut args: ServeArgs, settings: Settings) -> Result<(), F
     };
     let host = Host::prepare(args.host, settings, DEFAULT_PORT, "stopping once the calls have ended")?;
     if host.access.is_open() {
-        tracing::warn!(
+        tracing::info!(
             "there are no tokens: everybody who reaches this server, at least every user of this machine, may submit \
              jobs, and the workers run their commands as their own user (`leasehold token` makes tokens)"
         );

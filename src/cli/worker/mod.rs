@@ -152,10 +152,10 @@ pub(super) async fn run(args: WorkerArgs, settings: Settings) -> Result<(), Fail
     }
 }
 
-/// Warns of what gives others more rights than they need.
+/// Says what gives others more rights than they need, and warns of what is a mistake in any case.
 fn warn_of_rights() {
     if nix::unistd::geteuid().is_root() {
-        tracing::warn!(
+        tracing::info!(
             "the worker runs as root, and so do the commands of its jobs: whoever may submit jobs may do everything on \
              this machine"
         );
