@@ -21,7 +21,8 @@ pub use sort::{Direction, Sort, SortField, SortKey, SortValue};
 use self::kql::Expression;
 use crate::clock::Timestamp;
 use crate::job::{
-    Job, JobState, Kind, LimitName, OrderingKey, Owner, PartitionSet, QueueName, RequestId, State, WorkerId, words,
+    Job, JobState, Kind, LimitName, OrderingKey, Owner, PartitionSet, QueueName, RequestId, Requirement, State,
+    WorkerId, words,
 };
 
 /// A KQL query with the time that its `now` stands for: the same for all pages of a list.
@@ -81,6 +82,8 @@ pub struct Filter {
     pub in_line_of: Vec<OrderingKey>,
     /// Leaves out jobs of these ordering keys.
     pub not_in_line_of: Vec<OrderingKey>,
+    /// Leaves out jobs that require one of these.
+    pub not_requiring: Vec<Requirement>,
     /// Leaves out the jobs of the system's own queues ([`QueueName::is_internal`]).
     pub without_system: bool,
 }
@@ -115,6 +118,8 @@ impl Filter {
             && (self.not_under.is_empty() || !job.limit_names().any(|name| self.not_under.contains(&name)))
             && any(&self.in_line_of, job.spec.ordering_key())
             && !job.spec.ordering_key().is_some_and(|key| self.not_in_line_of.contains(key))
+            && (self.not_requiring.is_empty()
+                || !job.spec.requires().iter().any(|required| self.not_requiring.contains(required)))
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }
 

@@ -9,14 +9,14 @@ use super::number::Number;
 use super::offered::{Offers, is_of_plain_value};
 
 /// What a job asks of one label that a worker offers. It is stored and shown as text, in its normal form.
-#[derive(Clone, Debug, PartialEq, Eq, SerializeDisplay, DeserializeFromStr)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, SerializeDisplay, DeserializeFromStr)]
 pub struct Requirement {
     pub(super) label: String,
     pub(super) test: Test,
 }
 
 /// What is asked of the label's value. A label that is not offered has none.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Test {
     /// `label`: it is offered, with any value.
     Offered,
@@ -34,7 +34,7 @@ pub(super) enum Test {
     Compares(Comparison, String),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Comparison {
     AtLeast,
     Above,

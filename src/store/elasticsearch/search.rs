@@ -93,6 +93,8 @@ pub(super) fn query(filter: &Filter) -> Value {
         terms("ordering_key", &filter.in_line_of, |key| key.as_str()),
         terms("ordering_key", &filter.not_in_line_of, |key| key.as_str())
             .map(|left_out| json!({ "bool": { "must_not": left_out } })),
+        (!filter.not_requiring.is_empty())
+            .then(|| json!({ "bool": { "must_not": { "terms": { "requires": filter.not_requiring } } } })),
         under(&filter.not_under).map(|left_out| json!({ "bool": { "must_not": left_out } })),
         // A condition that only live jobs satisfy requires a field that tombstones lack.
         (!filter.only_live()).then(|| json!({ "bool": { "must_not": { "exists": { "field": tombstone::FIELD } } } })),

@@ -23,6 +23,9 @@ const NAMES: [&str; 3] = ["alpha", "beta", "gamma / δ"];
 /// The ordering keys of the assorted jobs.
 const LINES: [&str; 2] = ["account-7", "account-8"];
 
+/// What some of the assorted jobs require.
+const REQUIRED: [&str; 2] = ["gpu", "note not in (\"größe\", b)"];
+
 fn ordered(key: &str, seq: u64) -> Ordered {
     Ordered { key: OrderingKey::new(key).expect("a key"), seq, first: seq }
 }
@@ -38,6 +41,7 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
             labels: (number % 3 == 0).then(|| ("team".to_owned(), format!("t{}", number % 2))).into_iter().collect(),
             due: (number % 4 == 2).then(|| due(["nightly", "hourly"][number as usize / 4 % 2], number % 9)),
             conditions: Conditions {
+                requires: REQUIRED[..number as usize % 3].iter().map(|text| text.parse().expect("ok")).collect(),
                 ordering: (number % 4 < 3).then(|| ordered(LINES[number as usize % 2], (number * 7 % 20) as u64)),
                 ..Conditions::default()
             }
@@ -202,6 +206,10 @@ pub(crate) fn single_parts() -> Vec<Filter> {
         filters.push(Filter { in_line_of: keys(), states: vec![JobState::Available], ..Filter::default() });
         filters.push(Filter { not_in_line_of: keys(), ..Filter::default() });
     }
+    for required in [&REQUIRED[..1], &REQUIRED[1..], &["none"]] {
+        let not_requiring = required.iter().map(|text| text.parse().expect("a requirement")).collect();
+        filters.push(Filter { not_requiring, states: vec![JobState::Available], ..Filter::default() });
+    }
     for wanted in [|number| number < 128, |number| number == 17, |_| false] {
         let set: PartitionSet = Partition::all().filter(|partition| wanted(partition.get())).collect();
         filters.push(Filter { available_in: Some(set), ..Filter::default() });
@@ -252,6 +260,7 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         not_under: vec!["owner:team-c".parse().expect("a limit")],
         in_line_of: LINES.map(|key| ordered(key, 0).key).to_vec(),
         not_in_line_of: vec![ordered(LINES[0], 0).key],
+        not_requiring: vec![REQUIRED[1].parse().expect("a requirement")],
         without_system: true,
     };
     agree(engine, &jobs, &all(everything)).await;
