@@ -253,6 +253,7 @@ cases! {
     a_filter_lets_through_what_it_names,
     no_more_jobs_of_a_key_run_than_it_says,
     the_systems_own_jobs_are_under_no_limit_of_their_owner,
+    a_limit_keeps_nobody_from_jobs_behind_those_that_nobody_takes,
     the_smallest_number_of_those_that_run_counts,
     jobs_that_a_limit_holds_do_not_hold_others_up,
     a_limit_that_is_set_counts_what_runs_and_wins_over_the_jobs,

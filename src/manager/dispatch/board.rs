@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::first_search::FirstSearch;
 use super::held::Held;
 use super::lane::{DispatchConfig, HORIZON, LANE_IDLE, Lane, WaiterId};
+use super::open_queues::OpenQueues;
 use super::queue_turns::QueueTurns;
 use super::room::{Walk, Wish, meets};
 use super::shares::Members;
@@ -48,6 +49,8 @@ pub(super) struct Board<Handed> {
     pub(super) queue_turns: QueueTurns,
     /// The jobs that limits hold, or that are not first in their lines.
     pub(super) held: Held,
+    /// Whether a claim is to be served again, since a lane leaves to the store what did not suit it.
+    pub(super) looks_behind: bool,
     /// The clock of the lanes.
     pub(super) clock: Option<Arc<dyn Clock>>,
     /// When the background loop plans to wake up.
@@ -93,6 +96,7 @@ impl<Handed> Default for Board<Handed> {
             rules: HashMap::new(),
             queue_turns: QueueTurns::default(),
             held: Held::default(),
+            looks_behind: false,
             clock: None,
             wake_at: None,
         }
@@ -130,6 +134,21 @@ impl<Handed> Board<Handed> {
             lane.last_claim_at = now;
             lane.asked = true;
         }
+    }
+
+    /// Takes note of what a claim offers that takes jobs now.
+    pub(super) fn note(&mut self, wish: &Wish<'_>, now: Timestamp) {
+        for queue in wish.queues {
+            let lane = self.lane(queue);
+            (lane.last_claim_at, lane.asked) = (now, true);
+            lane.note(wish, now);
+        }
+    }
+
+    /// Returns the jobs that are held, and which queues somebody takes jobs from.
+    pub(super) fn held_and_open(&mut self, now: Timestamp) -> (&mut Held, OpenQueues<'_>) {
+        let Self { held, lanes, paused, .. } = self;
+        (held, OpenQueues { lanes, paused, now })
     }
 
     /// Adds an available job. Returns it if it is left to another manager, which hands it out soon.
@@ -219,6 +238,7 @@ impl<Handed> Board<Handed> {
                 self.held.hold(&by, candidate);
                 continue;
             }
+            lane.note_taken(&candidate.job);
             self.held.is_taken(&candidate.job);
             if let Some(weights) = wish.order.weights() {
                 self.queue_turns.hand_out(weights, queue, now);
@@ -226,7 +246,15 @@ impl<Handed> Board<Handed> {
             self.out.insert(candidate.job.id.clone());
             taken.push(candidate);
         }
-        *steps = steps.saturating_sub(walk.map_or(0, |walk| walk.steps));
+        let steps_of = walk.map(|walk| (walk.steps, walk.is_exhausted())).filter(|(passed, _)| *passed > 0);
+        *steps = steps.saturating_sub(steps_of.map_or(0, |(passed, _)| passed));
+        if taken.len() < wish.max_jobs {
+            for queue in wish.queues.iter().filter(|queue| !self.paused.contains(*queue)) {
+                if let Some(lane) = self.lanes.get_mut(queue) {
+                    self.looks_behind |= lane.look_behind(wish, steps_of.map(|(_, is_exhausted)| is_exhausted), now);
+                }
+            }
+        }
         taken
     }
 

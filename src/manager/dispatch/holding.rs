@@ -1,11 +1,11 @@
 //! What the dispatch does with jobs that are held ([`super::held`]): it holds them, and lets them go when a limit has
 //! slots for them, or when they are first in their line. And with those of paused queues, which it holds back.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::board::Board;
-use super::held::HeldBy;
+use super::held::{HeldBy, LimitSearch};
 use super::{Dispatch, Handed, Offer};
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, LimitName, OrderingKey, Priority, QueueName};
@@ -30,6 +30,11 @@ fn hold_by(board: &mut Board<Handed>, by: &HeldBy, candidate: Versioned) -> bool
     is_held
 }
 
+/// Returns whether a job that a search has found is this manager's to hold: it is with no claim.
+fn is_to_be_held(board: &mut Board<Handed>, hit: &Versioned) -> bool {
+    board.lane(&hit.job.spec.queue).shares.has(&hit.job) && !board.out.contains(&hit.job.id)
+}
+
 impl Dispatch {
     /// Holds back the jobs of exactly these queues. Claims that wait for a queue that is no longer held back are served
     /// at once.
@@ -52,10 +57,10 @@ impl Dispatch {
     /// Holds a candidate for which a limit has no slot. The limit has none for jobs below a priority, or for any job if
     /// that is `None`.
     pub(in crate::manager) fn hold(&self, limit: &LimitName, candidate: Versioned, below: Option<Priority>) {
-        let by = HeldBy::Limit(limit.clone());
+        let by = HeldBy::Limit(limit.clone(), candidate.job.spec.queue.clone());
         let mut board = self.shared.board.lock();
         if hold_by(&mut board, &by, candidate) {
-            board.held.is_full_below(&by, below);
+            board.held.is_full_below(limit, below);
         }
     }
 
@@ -68,11 +73,34 @@ impl Dispatch {
         }
     }
 
-    /// Lets the first jobs go on that a limit holds.
-    pub(in crate::manager) fn let_go(&self, limit: &LimitName, count: usize) {
+    /// Lets the first jobs go on that a limit holds and somebody can take, so many as it has room for. What it holds
+    /// beside them, where these are fewer, waits in its queue for who can take it.
+    pub(in crate::manager) fn let_go(&self, limit: &LimitName, room: usize) {
+        self.let_go_or_all(limit, room, false);
+    }
+
+    /// Lets jobs go on as [`Dispatch::let_go`] does, of a limit that has had room for a while. Where nobody has claimed
+    /// what was let go before, all that it holds waits in its queues: who could take the first is busy.
+    pub(in crate::manager) fn let_go_after_a_while(&self, limit: &LimitName, room: usize) {
+        self.let_go_or_all(limit, room, true);
+    }
+
+    fn let_go_or_all(&self, limit: &LimitName, room: usize, has_had_room: bool) {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
-        let gone = board.held.let_go(&HeldBy::Limit(limit.clone()), count);
+        let (held, open) = board.held_and_open(now);
+        let is_left_lying = has_had_room && held.has_let_go(limit);
+        let mut gone = held.let_go(limit, room, &open);
+        if gone.len() < room || is_left_lying {
+            let (others, with_more) = held.take_apart(limit, &open);
+            gone.extend(others);
+            for queue in &with_more {
+                if let Some(lane) = board.lanes.get_mut(queue) {
+                    lane.may_miss_some();
+                }
+            }
+            self.wake_if_sooner(&mut board, &with_more, now);
+        }
         self.go_on(&mut board, gone, now);
     }
 
@@ -95,16 +123,17 @@ impl Dispatch {
         }
     }
 
-    /// Returns the limits that hold jobs, each with the first of them.
-    pub(in crate::manager) fn held(&self) -> Vec<(LimitName, Arc<Job>)> {
-        let board = self.shared.board.lock();
-        let limits = board.held.first().filter_map(|(by, job)| Some((limit(by)?, Arc::clone(job))));
-        limits.collect()
+    /// Returns the limits that hold jobs.
+    pub(in crate::manager) fn holding_limits(&self) -> Vec<LimitName> {
+        self.shared.board.lock().held.limits().cloned().collect()
     }
 
-    /// Returns the first of the jobs that a limit holds.
-    pub(in crate::manager) fn first_held(&self, limit: &LimitName) -> Option<Arc<Job>> {
-        self.shared.board.lock().held.first_of(&HeldBy::Limit(limit.clone())).cloned()
+    /// Returns the job of a limit that is next: of those that somebody can take, if there are any.
+    pub(in crate::manager) fn next_of(&self, limit: &LimitName) -> Option<Arc<Job>> {
+        let now = self.shared.clock.now();
+        let mut board = self.shared.board.lock();
+        let (held, open) = board.held_and_open(now);
+        held.next_of(limit, &open)
     }
 
     /// Returns the lines in which jobs are held, here or in the store, each with the place of the first that is held
@@ -113,32 +142,67 @@ impl Dispatch {
         self.shared.board.lock().held.lines().map(|(key, first)| (key.clone(), first)).collect()
     }
 
-    /// Returns the limits of which the store may have more jobs, which searches leave out.
-    pub(in crate::manager) fn with_more(&self) -> Vec<LimitName> {
-        self.shared.board.lock().held.with_more().filter_map(limit).collect()
+    /// Returns the limits of which the store may have more jobs, which searches leave out, with the queues that
+    /// somebody takes such jobs from.
+    pub(in crate::manager) fn with_more(&self) -> BTreeMap<LimitName, Vec<QueueName>> {
+        let now = self.shared.clock.now();
+        let mut board = self.shared.board.lock();
+        let (held, open) = board.held_and_open(now);
+        let mut limits: BTreeMap<LimitName, Vec<QueueName>> = BTreeMap::new();
+        for by in held.with_more() {
+            if let HeldBy::Limit(limit, queue) = by
+                && open.offers(queue).is_some()
+            {
+                limits.entry(limit.clone()).or_default().push(queue.clone());
+            }
+        }
+        limits
     }
 
-    /// Leaves out of a filter the limits and lines of which the store may have more jobs than are held.
-    pub(super) fn without_held(&self, filter: Filter) -> Filter {
+    /// Leaves out of a filter for jobs of a queue what is left to the store: the limits and lines of which it may have
+    /// more than are held, and what jobs require that suit hardly any claims.
+    pub(super) fn without_held(&self, queue: &QueueName, filter: Filter) -> Filter {
         let board = self.shared.board.lock();
-        let (not_under, not_in_line_of) =
-            (board.held.with_more().filter_map(limit).collect(), board.held.with_more().filter_map(line).collect());
-        Filter { not_under, not_in_line_of, ..filter }
+        let (mut not_under, mut not_in_line_of) = (Vec::new(), Vec::new());
+        for by in board.held.with_more() {
+            match by {
+                HeldBy::Limit(limit, of) if of == queue => not_under.push(limit.clone()),
+                HeldBy::Limit(..) => {}
+                HeldBy::Line(key) => not_in_line_of.push(key.clone()),
+            }
+        }
+        let left_out = board.lanes.get(queue).map(|lane| &lane.left_out);
+        let not_requiring = left_out.into_iter().flat_map(|left_out| left_out.requirements()).cloned().collect();
+        Filter { not_under, not_in_line_of, not_requiring, ..filter }
     }
 
-    /// Returns the limits whose jobs have to be searched for.
-    pub(in crate::manager) fn run_out(&self) -> Vec<LimitName> {
-        self.shared.board.lock().held.run_out().filter_map(limit).collect()
+    /// Begins searches for jobs of limits of which hardly any are left here: at most this many.
+    pub(in crate::manager) fn begin_limit_searches(&self, most: usize) -> Vec<LimitSearch> {
+        let now = self.shared.clock.now();
+        let mut board = self.shared.board.lock();
+        let (held, open) = board.held_and_open(now);
+        held.begin_searches(most, &open)
+    }
+
+    /// Adds the jobs of a limit that a search has found, all that there are unless it was cut off.
+    pub(in crate::manager) fn end_limit_search(&self, search: LimitSearch, found: Vec<Versioned>, is_cut_off: bool) {
+        self.hold_again_by(&HeldBy::Limit(search.limit, search.queue), found, is_cut_off);
+    }
+
+    /// Adds urgent jobs of a limit that a search has found, in the queues of which it holds jobs.
+    pub(in crate::manager) fn hold_urgent(&self, limit: &LimitName, found: Vec<Versioned>) {
+        let mut board = self.shared.board.lock();
+        for hit in found {
+            if is_to_be_held(&mut board, &hit) {
+                let by = HeldBy::Limit(limit.clone(), hit.job.spec.queue.clone());
+                board.held.hold_too(&by, hit);
+            }
+        }
     }
 
     /// Returns the lines whose jobs have to be searched for.
     pub(in crate::manager) fn run_out_of_lines(&self) -> Vec<OrderingKey> {
-        self.shared.board.lock().held.run_out().filter_map(line).collect()
-    }
-
-    /// Adds the jobs of a limit that a search has found, all that there are unless it was cut off.
-    pub(in crate::manager) fn hold_again(&self, limit: &LimitName, found: Vec<Versioned>, is_cut_off: bool) {
-        self.hold_again_by(&HeldBy::Limit(limit.clone()), found, is_cut_off);
+        self.shared.board.lock().held.lines_run_out().cloned().collect()
     }
 
     /// Adds the jobs of a line that a search has found, all that there are unless it was cut off.
@@ -148,11 +212,7 @@ impl Dispatch {
 
     fn hold_again_by(&self, by: &HeldBy, found: Vec<Versioned>, is_cut_off: bool) {
         let mut board = self.shared.board.lock();
-        let mut is_wanted = |candidate: &Versioned| {
-            let is_own = board.lane(&candidate.job.spec.queue).shares.has(&candidate.job);
-            is_own && !board.out.contains(&candidate.job.id)
-        };
-        let wanted = found.into_iter().filter(|candidate| is_wanted(candidate)).collect();
+        let wanted = found.into_iter().filter(|hit| is_to_be_held(&mut board, hit)).collect();
         board.held.hold_again(by, wanted, is_cut_off);
     }
 
@@ -160,12 +220,4 @@ impl Dispatch {
     pub(in crate::manager) fn forget_idle_lines(&self) {
         self.shared.board.lock().held.forget_idle_lines();
     }
-}
-
-fn limit(by: &HeldBy) -> Option<LimitName> {
-    if let HeldBy::Limit(name) = by { Some(name.clone()) } else { None }
-}
-
-fn line(by: &HeldBy) -> Option<OrderingKey> {
-    if let HeldBy::Line(key) = by { Some(key.clone()) } else { None }
 }

@@ -12,6 +12,8 @@ use foldhash::quality::RandomState;
 
 use super::first_search::FirstSearch;
 use super::kinds::LaneKinds;
+use super::left_out::LeftOut;
+use super::offers::LaneOffers;
 use super::shares::Shares;
 use super::turns::{Rule, Turns};
 use crate::clock::{Clock, Timestamp};
@@ -75,6 +77,10 @@ pub(super) struct Lane {
     pub(super) later: BTreeMap<(Timestamp, JobId), Versioned>,
     pub(super) positions: HashMap<JobId, Position, RandomState>,
     pub(super) waiting: BTreeSet<WaiterId>,
+    /// What claims have offered lately.
+    pub(super) offers: LaneOffers,
+    /// What is left to the store, since it suits hardly any claims.
+    pub(super) left_out: LeftOut,
     /// The due candidates by owner and place, if they do not go in the order of dispatch.
     pub(super) turns: Option<Box<Turns>>,
     /// The candidates by kind, if claims need that.
@@ -135,7 +141,7 @@ impl Lane {
         if !candidate.job.is_due(now) {
             return self.keep_later(candidate, now, capacity);
         }
-        if self.puts_off(&candidate, now, capacity) {
+        if self.left_out.has(&candidate.job) || self.puts_off(&candidate, now, capacity) {
             return;
         }
         self.insert_due(candidate);
@@ -296,6 +302,7 @@ impl Lane {
         let candidates = self.due.values().chain(self.later.values()).chain(beyond).map(|candidate| &candidate.job);
         let lost: Vec<JobId> = candidates.filter(|job| is_lost(job)).map(|job| job.id.clone()).collect();
         lost.iter().for_each(|id| self.remove(id));
+        self.take_all_back();
     }
 
     /// Drops all candidates, so that the store is to be searched for them anew.
@@ -311,6 +318,7 @@ impl Lane {
         self.positions.clear();
         self.foreign.clear();
         self.first_search = FirstSearch::NotMade;
+        self.take_all_back();
         self.unknown();
     }
 
@@ -325,6 +333,14 @@ impl Lane {
             kinds.unknown();
         }
         self.known_until = Timestamp::MIN;
+    }
+
+    /// Records that any due jobs may be missing.
+    pub(super) fn may_miss_some(&mut self) {
+        self.incomplete = true;
+        if let Some(turns) = &mut self.turns {
+            turns.may_miss_some();
+        }
     }
 
     /// Records that due jobs after `last` may be missing.
@@ -422,10 +438,9 @@ impl Lane {
     }
 
     fn is_low(&self, config: &DispatchConfig) -> bool {
-        if let Some(is_low) = self.turns.as_ref().and_then(|turns| turns.is_low()) {
-            return is_low;
-        }
-        self.due.len() < (config.capacity / LOW_WATER_PART).max(1)
+        let by_turns = self.turns.as_ref().and_then(|turns| turns.is_low());
+        let has_few = || self.due.len() < (config.capacity / LOW_WATER_PART).max(1);
+        self.left_out.is_wanted || by_turns.unwrap_or_else(has_few)
     }
 
     /// Returns whether a search is to be made before a claim waits for it: one that was cut off, or failed, goes on.

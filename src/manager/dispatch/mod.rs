@@ -17,7 +17,11 @@ mod holding;
 mod kinds;
 mod lane;
 mod later;
+mod leaving_out;
+mod left_out;
 mod level;
+mod offers;
+mod open_queues;
 mod order;
 mod queue_turns;
 mod refill;
@@ -199,7 +203,7 @@ impl Dispatch {
     pub(super) fn take(&self, wish: &Wish<'_>) -> Option<Offer> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
-        board.touch(wish.queues, now);
+        board.note(wish, now);
         let mut steps = STEPS_PER_CLAIM;
         let offer = self.take_locked(&mut board, wish, now, &mut steps);
         if wish.queues.iter().any(|queue| board.is_to_go_on(queue, now, &self.shared.config)) {
@@ -213,7 +217,7 @@ impl Dispatch {
         let now = self.shared.clock.now();
         let wish = Wish::of(&claimant.request);
         let mut board = self.shared.board.lock();
-        board.touch(wish.queues, now);
+        board.note(&wish, now);
         let mut steps = STEPS_PER_CLAIM;
         if let Some(offer) = self.take_locked(&mut board, &wish, now, &mut steps) {
             return Ok(offer);
@@ -258,11 +262,7 @@ impl Dispatch {
     pub(super) fn mark_incomplete(&self, queue: &QueueName) {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
-        let lane = board.lane(queue);
-        lane.incomplete = true;
-        if let Some(turns) = &mut lane.turns {
-            turns.may_miss_some();
-        }
+        board.lane(queue).may_miss_some();
         self.wake_if_sooner(&mut board, std::slice::from_ref(queue), now);
     }
 
@@ -282,7 +282,7 @@ impl Dispatch {
             return None;
         }
         lane.first_search.begin();
-        lane.incomplete = false;
+        (lane.incomplete, lane.left_out.is_wanted) = (false, false);
         lane.frontier = None;
         let is_fair = lane.turns.as_mut().is_some_and(|turns| turns.begin_look());
         let recent = lane.looked_up_at.is_some_and(|at| now.since(at) < RESTART);
@@ -359,7 +359,7 @@ impl Dispatch {
         let mut board = self.shared.board.lock();
         let lane = board.lane(queue);
         lane.first_search.fail();
-        lane.incomplete = true;
+        (lane.incomplete, lane.left_out.is_wanted) = (true, true);
         lane.resume = None;
         if let Some(turns) = &mut lane.turns {
             turns.fail_look();
@@ -425,6 +425,9 @@ impl Dispatch {
         steps: &mut usize,
     ) -> Option<Offer> {
         let candidates = board.take(wish, now, steps);
+        if std::mem::take(&mut board.looks_behind) {
+            self.shared.sooner.notify_one();
+        }
         (!candidates.is_empty()).then(|| Offer { candidates, dispatch: self.clone() })
     }
 

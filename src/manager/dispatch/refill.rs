@@ -140,7 +140,7 @@ impl Manager {
             run_at_most: Some(look.due_by),
             ..Filter::default()
         };
-        let filter = self.shared.dispatch.without_held(filter);
+        let filter = self.shared.dispatch.without_held(queue, filter);
         let search = Search { filter, sort: look.sort, after: None, limit: look.limit };
         let found = self.shared.store.search(&search).await?;
         let found = self.shared.dispatch.may_go_first(queue, look, found);
@@ -185,9 +185,9 @@ impl Manager {
             available_in: lookup.partitions,
             ..Filter::default()
         };
-        let of_queue = self.shared.dispatch.without_held(of_queue);
+        let due_of_queue = self.shared.dispatch.without_held(queue, of_queue.clone());
         let due = Search {
-            filter: Filter { run_at_most: Some(lookup.now), ..of_queue.clone() },
+            filter: Filter { run_at_most: Some(lookup.now), ..due_of_queue },
             sort: Sort::Dispatch,
             after: lookup.resume.clone(),
             limit: lookup.limit,
@@ -233,7 +233,7 @@ impl Manager {
                     run_at_most: Some(now),
                     ..Filter::default()
                 };
-                let filter = dispatch.without_held(filter);
+                let filter = dispatch.without_held(queue, filter);
                 let after = search.after.clone();
                 self.shared.store.search(&Search { filter, sort: Sort::Dispatch, after, limit: search.limit }).await
             });

@@ -138,6 +138,11 @@ impl<'a> Walk<'a> {
         self.steps < self.allowed
     }
 
+    /// Returns whether the claim may skip no further candidate.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.steps >= self.allowed
+    }
+
     /// Subtracts the resources of a job that was taken.
     pub(super) fn use_up(&mut self, job: &Job) {
         use_up(&mut self.room, job);

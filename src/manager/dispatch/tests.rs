@@ -491,4 +491,5 @@ mod kinds;
 mod queue_order;
 mod reserve;
 mod searches;
+mod starvation;
 mod turns;

@@ -20,7 +20,7 @@ const KEPT: Duration = Duration::from_secs(30);
 impl Manager {
     /// Removes the documents that nobody has asked for lately and whose slots are all gone, and forgets the others.
     pub(super) async fn forget_unused(&self) {
-        let held: HashSet<LimitName> = self.shared.dispatch.held().into_iter().map(|(name, _)| name).collect();
+        let held: HashSet<LimitName> = self.shared.dispatch.holding_limits().into_iter().collect();
         let unused: Vec<LimitName> = {
             let known = self.shared.limits.documents.lock();
             let is_unused = |(name, known): &(&LimitName, &Known)| {

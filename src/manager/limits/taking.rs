@@ -353,9 +353,8 @@ impl Manager {
     /// Looks at the limits that jobs wait for, lets jobs go on for which there are slots, and forgets documents that
     /// nobody asks for.
     async fn look_at_limits(&self) {
-        let held = self.shared.dispatch.held();
-        if !held.is_empty() {
-            let names: Vec<LimitName> = held.iter().map(|(name, _)| name.clone()).collect();
+        let names = self.shared.dispatch.holding_limits();
+        if !names.is_empty() {
             let unknown = {
                 let known = self.shared.limits.documents.lock();
                 names.iter().filter(|name| !known.contains_key(*name)).take(READS_PER_LOOK / 10).cloned().collect()
@@ -365,13 +364,18 @@ impl Manager {
             if !doubtful.is_empty() {
                 self.find_out(doubtful).await;
             }
-            for (name, first) in held {
-                let under = self.limits_of(&first);
+            for name in names {
+                let Some(next) = self.shared.dispatch.next_of(&name) else {
+                    // Nothing is left here of what the store may have.
+                    self.shared.dispatch.let_go(&name, 1);
+                    continue;
+                };
+                let under = self.limits_of(&next);
                 let room = under.iter().find(|under| under.name == name).map_or(usize::MAX, |under| {
-                    self.shared.limits.documents.room(under, &first, self.shared.clock.now())
+                    self.shared.limits.documents.room(under, &next, self.shared.clock.now())
                 });
                 if room > 0 {
-                    self.shared.dispatch.let_go(&name, room);
+                    self.shared.dispatch.let_go_after_a_while(&name, room);
                 }
             }
         }
@@ -381,11 +385,12 @@ impl Manager {
 
     /// Searches for jobs of limits that hold only a part of theirs, of which hardly any are left here.
     async fn search_for_held(&self) {
-        for name in self.shared.dispatch.run_out().into_iter().take(SEARCHES_PER_LOOK) {
+        for wanted in self.shared.dispatch.begin_limit_searches(SEARCHES_PER_LOOK) {
             let filter = Filter {
                 states: vec![JobState::Available],
                 held: Some(false),
-                under: vec![name.clone()],
+                queues: vec![wanted.queue.clone()],
+                under: vec![wanted.limit.clone()],
                 run_at_most: Some(self.shared.clock.now()),
                 ..Filter::default()
             };
@@ -394,9 +399,9 @@ impl Manager {
                 Ok(mut found) => {
                     let is_cut_off = found.len() >= MOST_HELD;
                     found.retain(|hit| !self.shared.work.known.is_outdated(hit));
-                    self.shared.dispatch.hold_again(&name, found, is_cut_off);
+                    self.shared.dispatch.end_limit_search(wanted, found, is_cut_off);
                 }
-                Err(error) => debug!(%error, limit = %name, "cannot search for the jobs that a limit holds"),
+                Err(error) => debug!(%error, limit = %wanted.limit, "cannot search for the jobs that a limit holds"),
             }
         }
     }

@@ -48,7 +48,7 @@ impl Manager {
             limits.spent.0.lock().iter().map(|(name, let_go)| (name.clone(), *let_go)).collect();
         let mut next: Option<Duration> = None;
         for (name, let_go) in names {
-            let first = self.shared.dispatch.first_held(&name);
+            let first = self.shared.dispatch.next_of(&name);
             let under = first.as_ref().and_then(|first| {
                 self.limits_of(first).into_iter().find(|under| under.name == name && under.rate.is_some())
             });

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tracing::debug;
 use utoipa::ToSchema;
 
-use crate::job::{JobState, LimitName, Priority};
+use crate::job::{JobState, LimitName, Priority, QueueName};
 use crate::manager::Manager;
 use crate::query::{Filter, Search, Sort};
 
@@ -45,17 +45,19 @@ impl Manager {
     /// Searches for urgent jobs of limits that hold only a part of theirs: the others may be urgent, and are left out
     /// of all other searches. Goes on after the limit that was the last before, and returns the last one now.
     pub(super) async fn search_for_urgent(&self, after: Option<LimitName>) -> Option<LimitName> {
-        let urgent = |name: LimitName| Some((self.shared.limits.settings.get(&name)?.urgent?, name));
-        let mut limits: Vec<(Urgent, LimitName)> =
+        let urgent = |(name, queues): (LimitName, Vec<QueueName>)| {
+            Some((self.shared.limits.settings.get(&name)?.urgent?, name, queues))
+        };
+        let mut limits: Vec<(Urgent, LimitName, Vec<QueueName>)> =
             self.shared.dispatch.with_more().into_iter().filter_map(urgent).collect();
-        limits.sort_by(|(_, a), (_, b)| a.cmp(b));
-        let first = limits.partition_point(|(_, name)| Some(name) <= after.as_ref());
+        let first = limits.partition_point(|(_, name, _)| Some(name) <= after.as_ref());
         limits.rotate_left(first);
         limits.truncate(SEARCHES_AT_A_TIME);
-        for (urgent, name) in &limits {
+        for (urgent, name, queues) in &limits {
             let filter = Filter {
                 states: vec![JobState::Available],
                 held: Some(false),
+                queues: queues.clone(),
                 under: vec![name.clone()],
                 run_at_most: Some(self.shared.clock.now()),
                 ..Filter::default()
@@ -64,11 +66,11 @@ impl Manager {
             match self.shared.store.search(&Search { filter, sort: Sort::Dispatch, after: None, limit }).await {
                 Ok(mut found) => {
                     found.retain(|hit| urgent.is(hit.job.spec.priority) && !self.shared.work.known.is_outdated(hit));
-                    self.shared.dispatch.hold_again(name, found, true);
+                    self.shared.dispatch.hold_urgent(name, found);
                 }
                 Err(error) => debug!(%error, limit = %name, "cannot search for the urgent jobs of a limit"),
             }
         }
-        limits.pop().map(|(_, name)| name)
+        limits.pop().map(|(_, name, _)| name)
     }
 }

@@ -115,6 +115,63 @@ pub(super) async fn the_systems_own_jobs_are_under_no_limit_of_their_owner(site:
     assert!(site.claim(ClaimRequest { wait: Duration::ZERO, ..by_system(1) }).await.is_empty());
 }
 
+/// The first jobs of a limit are in a queue that is paused or from which nobody takes, require what no worker offers,
+/// or are of a kind that none takes: each time more of them than are kept in memory.
+pub(super) async fn a_limit_keeps_nobody_from_jobs_behind_those_that_nobody_takes(site: Site) {
+    let [paused, deserted] = ["paused", "deserted"].map(|name| QueueName::new(name).expect("a name"));
+    let requires = || {
+        let requires = vec!["gpu".parse().expect("a requirement")];
+        Conditions { requires, ..Conditions::default() }.stored()
+    };
+    let specs = [
+        JobSpec { queue: paused.clone(), ..spec() },
+        JobSpec { queue: deserted, ..spec() },
+        JobSpec { conditions: requires(), ..spec() },
+        JobSpec { kind: Kind::new("other").expect("a name"), ..spec() },
+        spec(),
+    ];
+    let of_ann =
+        |spec: &JobSpec| NewJob::of(JobSpec { owner: Some(Owner::new("ann").expect("a name")), ..spec.clone() });
+    site.manager.set_limit(&caller(), &limit("owner:ann"), at_most(2)).await.expect("set");
+    site.manager.pause(&caller(), &paused, None).await.expect("paused");
+    for (spec, count) in specs.iter().zip([1_100, 1_100, 1_100, 1_100, 20]) {
+        for _ in 0..count / 20 {
+            site.submit_all((0..20).map(|_| of_ann(spec)).collect()).await;
+        }
+    }
+    let request = || ClaimRequest {
+        queues: vec![queue(), paused.clone()],
+        kinds: vec![Kind::new("k").expect("a name")],
+        wait: Duration::from_millis(50),
+        ..claim(2)
+    };
+    let mut done = 0;
+    until("all are done that somebody can take", async || {
+        let claimed = site.claim(request()).await;
+        assert!(claimed.iter().all(|claimed| claimed.job.spec.requires().is_empty()));
+        for claimed in &claimed {
+            site.complete(claimed).await;
+        }
+        done += claimed.len();
+        done == 20
+    })
+    .await;
+    // The others have their turn once somebody takes them.
+    site.manager.resume(&paused).await.expect("resumed");
+    let labels = BTreeMap::from([("gpu".to_owned(), "a".to_owned())]);
+    for queue in [queue(), paused.clone()] {
+        let request = || ClaimRequest { queues: vec![queue.clone()], labels: labels.clone(), ..request() };
+        until("one of the others is handed out", async || {
+            let claimed = site.claim(request()).await;
+            for claimed in &claimed {
+                site.complete(claimed).await;
+            }
+            !claimed.is_empty()
+        })
+        .await;
+    }
+}
+
 pub(super) async fn jobs_that_a_limit_holds_do_not_hold_others_up(site: Site) {
     let urgent = |job: NewJob| NewJob { spec: JobSpec { priority: Priority::new(9).expect("ok"), ..job.spec }, ..job };
     let mut jobs: Vec<NewJob> = (0..2_500).map(|_| urgent(keyed("db", 1))).collect();

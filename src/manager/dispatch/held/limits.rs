@@ -1,0 +1,154 @@
+//! Which of the jobs that a limit holds go on: the first that somebody can take.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::{Held, HeldBy, LOW, Rank, Row};
+use crate::clock::Timestamp;
+use crate::job::{Job, LimitName, Priority, QueueName};
+use crate::manager::dispatch::offers::LaneOffers;
+use crate::manager::dispatch::open_queues::OpenQueues;
+use crate::store::Versioned;
+
+/// A search of the store for the due jobs of a limit in one queue.
+pub(in crate::manager) struct LimitSearch {
+    pub(in crate::manager) limit: LimitName,
+    pub(in crate::manager) queue: QueueName,
+}
+
+impl Row {
+    /// Returns the rank of the first job that suits a claim.
+    fn first_suiting(&mut self, offers: &LaneOffers, now: Timestamp) -> Option<Rank> {
+        let generation = offers.generation();
+        let mut passed = self.in_vain.take().filter(|(of, _)| *of == generation).map(|(_, rank)| rank);
+        let from = passed.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut first = None;
+        for (rank, held) in self.jobs.range((from, Bound::Unbounded)) {
+            if offers.suit(&held.job, now) {
+                first = Some(rank.clone());
+                break;
+            }
+            passed = Some(rank.clone());
+        }
+        self.in_vain = passed.map(|rank| (generation, rank));
+        first
+    }
+}
+
+impl Held {
+    fn rows_of(&self, limit: &LimitName) -> Vec<HeldBy> {
+        let queues = self.queues.get(limit).into_iter().flatten();
+        queues.map(|queue| HeldBy::Limit(limit.clone(), queue.clone())).collect()
+    }
+
+    /// Returns the limits that hold jobs.
+    pub(in crate::manager::dispatch) fn limits(&self) -> impl Iterator<Item = &LimitName> {
+        self.queues.keys()
+    }
+
+    /// Records that a limit holds the jobs below a priority only; all if it is `None`.
+    pub(in crate::manager::dispatch) fn is_full_below(&mut self, limit: &LimitName, below: Option<Priority>) {
+        for by in self.rows_of(limit) {
+            if let Some(row) = self.by.get_mut(&by) {
+                row.below = below;
+            }
+        }
+    }
+
+    /// Takes out the first jobs that a limit holds and somebody can take, which may go on.
+    pub(in crate::manager::dispatch) fn let_go(
+        &mut self,
+        limit: &LimitName,
+        count: usize,
+        open: &OpenQueues<'_>,
+    ) -> Vec<Versioned> {
+        let mut next: BTreeSet<(Rank, HeldBy)> = BTreeSet::new();
+        for by in self.rows_of(limit) {
+            next.extend(self.first_suiting(&by, open).map(|rank| (rank, by)));
+        }
+        let mut gone = Vec::new();
+        while gone.len() < count
+            && let Some((rank, by)) = next.pop_first()
+        {
+            let Some(row) = self.by.get_mut(&by) else { continue };
+            let Some(candidate) = row.jobs.remove(&rank) else { continue };
+            row.let_go.insert(candidate.job.id.clone());
+            if !row.is_needed() {
+                self.drop_row(&by);
+            }
+            self.places.remove(&candidate.job.id);
+            gone.push(candidate);
+            next.extend(self.first_suiting(&by, open).map(|rank| (rank, by)));
+        }
+        gone
+    }
+
+    /// Returns whether jobs that a limit let go have not been claimed since.
+    pub(in crate::manager::dispatch) fn has_let_go(&self, limit: &LimitName) -> bool {
+        self.rows_of(limit).iter().any(|by| self.by.get(by).is_some_and(|row| !row.let_go.is_empty()))
+    }
+
+    fn first_suiting(&mut self, by: &HeldBy, open: &OpenQueues<'_>) -> Option<Rank> {
+        let HeldBy::Limit(_, queue) = by else { return None };
+        let row = self.by.get_mut(by)?;
+        row.first_suiting(open.offers(queue)?, open.now)
+    }
+
+    /// Returns the job of a limit that is next: of those that somebody can take, if there are any.
+    pub(in crate::manager::dispatch) fn next_of(
+        &mut self,
+        limit: &LimitName,
+        open: &OpenQueues<'_>,
+    ) -> Option<Arc<Job>> {
+        let rows = self.rows_of(limit);
+        let suiting = rows.iter().filter_map(|by| Some((self.first_suiting(by, open)?, by))).min();
+        let first = || rows.iter().filter_map(|by| Some((self.by.get(by)?.jobs.keys().next()?.clone(), by))).min();
+        let (rank, by) = suiting.or_else(first)?;
+        Some(Arc::clone(&self.by.get(by)?.jobs.get(&rank)?.job))
+    }
+
+    /// Takes apart the rows of a limit that has room for more than what was let go, but for those of queues that are
+    /// held back: nobody can take what is left in them, and it is no longer the limit that holds it. Returns the jobs,
+    /// and the queues of which the store may have more.
+    pub(in crate::manager::dispatch) fn take_apart(
+        &mut self,
+        limit: &LimitName,
+        open: &OpenQueues<'_>,
+    ) -> (Vec<Versioned>, Vec<QueueName>) {
+        let (mut jobs, mut with_more) = (Vec::new(), Vec::new());
+        for by in self.rows_of(limit) {
+            let HeldBy::Limit(_, queue) = &by else { continue };
+            if open.offers(queue).is_none() && !open.is_deserted(queue) {
+                continue;
+            }
+            let Some(row) = self.drop_row(&by) else { continue };
+            if row.has_more {
+                with_more.push(queue.clone());
+            }
+            jobs.extend(row.jobs.into_values());
+        }
+        (jobs, with_more)
+    }
+
+    /// Begins searches for jobs of limits of which hardly any are left here: at most this many, of those that were
+    /// searched for longest ago.
+    pub(in crate::manager::dispatch) fn begin_searches(
+        &mut self,
+        most: usize,
+        open: &OpenQueues<'_>,
+    ) -> Vec<LimitSearch> {
+        let run_out = self.by.iter().filter(|(_, row)| row.has_more && row.jobs.len() < LOW);
+        let mut due: Vec<(Option<Timestamp>, HeldBy)> =
+            run_out.map(|(by, row)| (row.searched_at, by.clone())).collect();
+        due.retain(|(_, by)| matches!(by, HeldBy::Limit(_, queue) if open.offers(queue).is_some()));
+        due.sort_unstable();
+        due.truncate(most);
+        let begin = |(_, by): (Option<Timestamp>, HeldBy)| {
+            self.by.get_mut(&by)?.searched_at = Some(open.now);
+            let HeldBy::Limit(limit, queue) = by else { return None };
+            Some(LimitSearch { limit, queue })
+        };
+        due.into_iter().filter_map(begin).collect()
+    }
+}
