@@ -79,7 +79,7 @@ fn said(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Lists within lists.
+/// Returns this many JSON lists, each within the one before, around `inside`.
 fn lists(depth: usize, inside: &str) -> String {
     format!("{}{inside}{}", "[".repeat(depth), "]".repeat(depth))
 }

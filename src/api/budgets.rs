@@ -23,7 +23,7 @@ pub(super) struct Sizes {
     pub(super) strange_connections: usize,
 }
 
-/// The budgets.
+/// The budgets of a server, with a share of each for every caller.
 #[derive(Debug)]
 pub(super) struct Budgets {
     bodies: Budget,

@@ -143,11 +143,11 @@ struct Batch {
 
 /// What a batch has.
 struct Stores {
-    /// How many lines.
+    /// The number of its lines.
     lines: usize,
     /// What these are charged with until they are written.
     charge: usize,
-    /// Which schedules.
+    /// The ids of the schedules in these lines.
     ids: HashSet<ScheduleId>,
 }
 
