@@ -65,6 +65,7 @@ mod schedule;
 mod serve;
 mod server;
 mod settings;
+mod settled_file;
 mod signals;
 mod size;
 mod statistics;

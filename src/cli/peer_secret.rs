@@ -1,18 +1,14 @@
 //! The setting of the secret that processes share, which is given as a text or as a file. A file is read again while
 //! the process runs, so that the secret can be changed without a restart.
 
-use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::failure::Failure;
+use super::settled_file::{Found, PERIOD, SettledFile};
 use crate::peers::PeerSecret;
 
-/// The time between two looks at the file.
-const PERIOD: Duration = Duration::from_secs(1);
 /// The longest file, in bytes: two secrets have less.
 const MAX_FILE_BYTES: u64 = 4096;
 
@@ -74,40 +70,17 @@ impl SharedSecret {
 /// What was seen of the file.
 #[derive(Default)]
 struct Looks {
-    /// What the file had at the last look, where it could be read.
-    last: Option<String>,
+    file: SettledFile,
     /// Whether it is said that the file is of no use.
     is_failing: bool,
-}
-
-/// What a look at the file has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
-    /// It has other secrets, which are taken over.
-    Changed,
-    /// It has those that are in use.
-    Same,
-    /// It is not as it was at the last look: somebody may be writing it, and a part of a secret can look like one.
-    Unsettled,
-    /// It cannot be read, or has no secret in it.
-    Useless,
 }
 
 impl Looks {
     /// Reads the file, and takes over what is new in it once two looks in a row have found the same.
     async fn look(&mut self, secret: &PeerSecret, path: &Path) -> Found {
-        let read = async {
-            let mut text = String::new();
-            tokio::fs::File::open(path).await?.take(MAX_FILE_BYTES).read_to_string(&mut text).await?;
-            Ok::<_, io::Error>(text)
-        };
-        let read = read.await;
-        let before = std::mem::replace(&mut self.last, read.as_ref().ok().cloned());
-        let renewed = match &read {
-            Ok(text) if before.as_ref() != Some(text) => return Found::Unsettled,
-            Ok(text) => secret.renew(text).map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
+        let Some(read) = self.file.read(path, MAX_FILE_BYTES, false).await else { return Found::Unsettled };
+        let renewed = read.map_err(|error| error.to_string());
+        let renewed = renewed.and_then(|text| secret.renew(&text).map_err(|error| error.to_string()));
         let was_failing = std::mem::replace(&mut self.is_failing, renewed.is_err());
         match renewed {
             Ok(true) => {

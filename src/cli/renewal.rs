@@ -1,19 +1,15 @@
 //! The renewal of the tokens that a server accepts while it runs: at SIGHUP, and when the settings file has changed.
 
-use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::failure::Failure;
 use super::settings::{Settings, closed_to_others};
+use super::settled_file::{Found, PERIOD, SettledFile};
 use crate::api::access::Access;
 
-/// The time between two looks at the file.
-const PERIOD: Duration = Duration::from_secs(1);
 /// The longest file, in bytes: tens of thousands of tokens have less.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
@@ -65,41 +61,25 @@ enum Why {
 /// What was seen of the file.
 #[derive(Default)]
 struct Looks {
-    /// What the file had at the last look, where it could be read.
-    last: Option<String>,
+    file: SettledFile,
     /// What is said of the file that is of no use.
     failing: Option<String>,
-}
-
-/// What a look at the file has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
-    /// It has other tokens, which are taken over.
-    Changed,
-    /// It has those that are in use.
-    Same,
-    /// It is not as it was at the last look: somebody may be writing it, and a part of it can be right by itself.
-    Unsettled,
-    /// It cannot be read, or has no tokens that can be meant.
-    Useless,
 }
 
 impl Looks {
     /// Reads the file, and takes over its tokens: at once where somebody asks for it, otherwise once two looks in a row
     /// have found the same.
     async fn look(&mut self, access: &Access, file: &Path, why: Why) -> Found {
-        let read = async {
-            closed_to_others(file).map_err(io::Error::other)?;
-            let mut text = String::new();
-            tokio::fs::File::open(file).await?.take(MAX_FILE_BYTES).read_to_string(&mut text).await?;
-            Ok::<_, io::Error>(text)
-        };
-        let read = read.await;
-        let before = std::mem::replace(&mut self.last, read.as_ref().ok().cloned());
-        let renewed = match &read {
-            Ok(text) if why == Why::Time && before.as_ref() != Some(text) => return Found::Unsettled,
-            Ok(text) => renew(access, text),
-            Err(error) => Err(error.to_string()),
+        let renewed = match closed_to_others(file) {
+            Ok(()) => {
+                let read = self.file.read(file, MAX_FILE_BYTES, why == Why::Asked).await;
+                let Some(read) = read else { return Found::Unsettled };
+                read.map_err(|error| error.to_string()).and_then(|text| renew(access, &text))
+            }
+            Err(error) => {
+                self.file.forget();
+                Err(error.to_string())
+            }
         };
         match renewed {
             Ok(is_changed) => {
