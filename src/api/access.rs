@@ -21,7 +21,7 @@ use super::budgets::Budgets;
 use super::error::{ApiError, Code};
 use super::failures::Failures;
 use super::proxies::Proxies;
-use crate::job::{Actor, words};
+use crate::job::{Actor, Bearer, words};
 use crate::manager::Caller;
 use crate::wire::Me;
 use crate::wire::cookie::Way;
@@ -175,24 +175,36 @@ impl Access {
             roles: roles.map(Role::to_string).collect(),
         };
         if self.is_open() {
-            return Ok(me(&Actor::system("anonymous"), &mut Role::ALL.iter()));
+            return Ok(me(&anonymous(), &mut Role::ALL.iter()));
         }
         self.named(headers).map(|holder| me(&holder.name, &mut holder.roles.iter()))
     }
 
     /// Returns the caller when it has the role.
     pub(super) fn allow(&self, headers: &HeaderMap, role: Role) -> Result<Caller, ApiError> {
+        let bearer = self.bearer(headers, role)?;
+        Ok(bearer.map_or_else(anonymous, |bearer| bearer.name))
+    }
+
+    /// Returns the holder of the caller's token when it has the role; `None` on a server without tokens.
+    pub(super) fn bearer(&self, headers: &HeaderMap, role: Role) -> Result<Option<Bearer>, ApiError> {
         if self.is_open() {
-            return Ok(Actor::system("anonymous"));
+            return Ok(None);
         }
         let holder = self.named(headers)?;
-        if holder.roles.contains(&role) || holder.roles.contains(&Role::Admin) {
-            Ok(holder.name.clone())
+        let is_admin = holder.roles.contains(&Role::Admin);
+        if is_admin || holder.roles.contains(&role) {
+            Ok(Some(Bearer { name: holder.name.clone(), is_admin }))
         } else {
             let detail = format!("the token has not the role `{role}`, which this call needs");
             Err(ApiError::new(Code::Forbidden, detail))
         }
     }
+}
+
+/// Returns the caller of a server without tokens.
+pub(super) fn anonymous() -> Caller {
+    Actor::system("anonymous")
 }
 
 /// Checks tokens as they are configured.

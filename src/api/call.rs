@@ -7,9 +7,10 @@ use axum::response::Response;
 use http::request::Parts;
 
 use super::App;
-use super::access::Role;
+use super::access::{self, Role};
 use super::error::ApiError;
-use crate::manager::Caller;
+use crate::job::{Bearer, CallingWorker, WorkerId};
+use crate::manager::{Caller, ClaimRequest};
 
 /// A role at the level of types, so that a handler's signature says what it needs.
 pub(crate) trait Needs: Send + Sync {
@@ -41,6 +42,8 @@ pub(crate) struct Call<R> {
     pub(super) app: App,
     /// The caller.
     pub(super) caller: Caller,
+    /// The holder of the caller's token; `None` on a server without tokens.
+    pub(super) bearer: Option<Bearer>,
     role: PhantomData<R>,
 }
 
@@ -48,7 +51,20 @@ impl<R: Needs> FromRequestParts<App> for Call<R> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let caller = app.guard.access.allow(&parts.headers, R::ROLE)?;
-        Ok(Self { app: app.clone(), caller, role: PhantomData })
+        let bearer = app.guard.access.bearer(&parts.headers, R::ROLE)?;
+        let caller = bearer.as_ref().map_or_else(access::anonymous, |bearer| bearer.name.clone());
+        Ok(Self { app: app.clone(), caller, bearer, role: PhantomData })
+    }
+}
+
+impl Call<Work> {
+    /// Returns the worker as it calls.
+    pub(super) fn worker(&self, id: WorkerId) -> CallingWorker {
+        CallingWorker { id, bearer: self.bearer.clone() }
+    }
+
+    /// Returns the claim as the caller makes it.
+    pub(super) fn claim(&self, claim: ClaimRequest) -> ClaimRequest {
+        ClaimRequest { bearer: self.bearer.clone(), ..claim }
     }
 }

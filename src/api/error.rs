@@ -54,6 +54,7 @@ codes! {
     MalformedJson BAD_REQUEST "malformed_json" "The body is not JSON";
     Unauthorized UNAUTHORIZED "unauthorized" "A valid token is needed";
     Forbidden FORBIDDEN "forbidden" "The token lacks a role";
+    ForeignLease FORBIDDEN "foreign_lease" "The lease was taken with a token of another name";
     ForeignOrigin FORBIDDEN "foreign_origin" "The request comes from another site";
     NotFound NOT_FOUND "not_found" "There is no such job";
     NoSuchSubscription NOT_FOUND "subscription_not_found" "There is no such subscription";
@@ -361,6 +362,7 @@ impl From<&Refusal> for Code {
             Refusal::NotDue(_) => Self::NotDue,
             Refusal::StartDeadlinePassed(_) => Self::StartDeadlinePassed,
             Refusal::LeaseLost { .. } => Self::LeaseLost,
+            Refusal::ForeignLease => Self::ForeignLease,
             Refusal::NotRunning(_) => Self::NotRunning,
             Refusal::FenceMoved(_) => Self::FenceMoved,
             Refusal::AlreadyFinal(_) => Self::AlreadyFinal,

@@ -33,7 +33,7 @@ use crate::wire::{AttemptOutput, BulkAnswer, OutputItem, PutOutput, PutOutputs};
     ))]
 pub(crate) async fn put(call: Call<Work>, JobPath(id): JobPath, JsonBody(piece): JsonBody<PutOutput>) -> Answer {
     let (worker, piece) = piece.into_piece(id)?;
-    only(call.app.manager.put_output(&worker, &[piece]).await)?;
+    only(call.app.manager.put_output(call.worker(worker), &[piece]).await)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -44,7 +44,7 @@ pub(crate) async fn put_many(call: Call<Work>, JsonBody(outputs): BulkBody<PutOu
     let ids: Vec<String> = outputs.pieces.iter().map(|piece| piece.id.clone()).collect();
     let (worker, pieces) = outputs.into_pieces()?;
     let (pieces, refused) = sort_out(pieces);
-    let answers = call.app.manager.put_output(&worker, &pieces).await;
+    let answers = call.app.manager.put_output(call.worker(worker), &pieces).await;
     let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
         Ok(()) => OutputItem { id, status: 204, error: None },
         Err(error) => {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::App;
 use super::call::{Answer, Call, Work};
 use super::delivery::{deliver, deliver_with_items, deliver_with_job};
 use super::extract::{BulkBody, JobPath, JsonBody, Query, UserAgent, WorkerPath};
@@ -34,7 +33,7 @@ pub(crate) async fn claim(
     if let Some(user_agent) = user_agent {
         call.app.manager.worker_calls_by(&claim.worker_id, &user_agent);
     }
-    let claimed = call.app.manager.claim(claim).await?;
+    let claimed = call.app.manager.claim(call.claim(claim)).await?;
     deliver(claimed)
 }
 
@@ -51,7 +50,7 @@ pub(crate) async fn heartbeat(
     JsonBody(beat): JsonBody<HeartbeatJob>,
 ) -> Answer {
     let (worker, beat) = beat.into_beat(id)?;
-    ok(&only(call.app.manager.heartbeat(&worker, vec![beat]).await)?)
+    ok(&only(call.app.manager.heartbeat(call.worker(worker), vec![beat]).await)?)
 }
 
 /// Prolongs the leases of many jobs of one worker.
@@ -61,7 +60,7 @@ pub(crate) async fn heartbeats(call: Call<Work>, JsonBody(beats): BulkBody<Heart
     let ids: Vec<String> = beats.leases.iter().map(|lease| lease.id.clone()).collect();
     let (worker, beats) = beats.into_beats()?;
     let (beats, refused) = sort_out(beats);
-    let answers = call.app.manager.heartbeat(&worker, beats).await;
+    let answers = call.app.manager.heartbeat(call.worker(worker), beats).await;
     let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
         Ok(HeartbeatAnswer { lease_expires_at, cancel_requested }) => HeartbeatItem {
             id,
@@ -99,7 +98,7 @@ pub(crate) async fn recalls(
     query.only(&["wait_ms"])?;
     let wait = query.number("wait_ms", 0..=MAX_WAIT_MS)?.unwrap_or_default();
     let leases = held.into_leases()?;
-    let items = call.app.manager.recalls(&worker, &leases, Duration::from_millis(wait)).await?;
+    let items = call.app.manager.recalls(call.worker(worker), &leases, Duration::from_millis(wait)).await?;
     ok(&RecallList { items })
 }
 
@@ -116,7 +115,7 @@ pub(crate) async fn recalls(
         (status = 413, description = "`payload_too_large` or `body_too_large`"),
     ))]
 pub(crate) async fn complete(call: Call<Work>, JobPath(id): JobPath, JsonBody(done): JsonBody<CompleteJob>) -> Answer {
-    end_one(&call.app, done.into_finish(id)?).await
+    end_one(&call, done.into_finish(id)?).await
 }
 
 /// Fails an attempt.
@@ -131,7 +130,7 @@ pub(crate) async fn complete(call: Call<Work>, JobPath(id): JobPath, JsonBody(do
         (status = 409, description = "`lease_lost`"),
     ))]
 pub(crate) async fn fail(call: Call<Work>, JobPath(id): JobPath, JsonBody(failure): JsonBody<FailJob>) -> Answer {
-    end_one(&call.app, failure.into_finish(id)?).await
+    end_one(&call, failure.into_finish(id)?).await
 }
 
 /// Gives a job back to its queue: the attempt does not count.
@@ -143,15 +142,16 @@ pub(crate) async fn fail(call: Call<Work>, JobPath(id): JobPath, JsonBody(failur
     ))]
 pub(crate) async fn release(call: Call<Work>, JobPath(id): JobPath, JsonBody(release): JsonBody<ReleaseJob>) -> Answer {
     let (worker, finish) = release.into_finish(id)?;
-    end_one(&call.app, (worker, finish, None)).await
+    end_one(&call, (worker, finish, None)).await
 }
 
-async fn end_one(app: &App, (worker, finish, next): (WorkerId, Finish, Option<ClaimRequest>)) -> Answer {
+async fn end_one(call: &Call<Work>, (worker, finish, next): (WorkerId, Finish, Option<ClaimRequest>)) -> Answer {
+    let (app, worker) = (&call.app, call.worker(worker));
     let Some(next) = next else {
-        let job = only(app.manager.finish(&worker, vec![finish]).await)?;
+        let job = only(app.manager.finish(worker, vec![finish]).await)?;
         return job_as_written(app, job).await;
     };
-    let (ended, claimed) = app.manager.finish_and_claim(&worker, vec![finish], next).await;
+    let (ended, claimed) = app.manager.finish_and_claim(worker, vec![finish], call.claim(next)).await;
     as_written(app, only(ended)?, |job| deliver_with_job(job, claimed)).await
 }
 
@@ -165,10 +165,11 @@ pub(crate) async fn completions(call: Call<Work>, JsonBody(finishes): BulkBody<F
     let ids: Vec<String> = finishes.items.iter().map(|item| item.id.clone()).collect();
     let (worker, finishes, next) = finishes.into_finishes()?;
     let (finishes, refused) = sort_out(finishes);
+    let worker = call.worker(worker);
     let (answers, claimed) = match next {
-        None => (call.app.manager.finish(&worker, finishes).await, None),
+        None => (call.app.manager.finish(worker, finishes).await, None),
         Some(next) => {
-            let (answers, claimed) = call.app.manager.finish_and_claim(&worker, finishes, next).await;
+            let (answers, claimed) = call.app.manager.finish_and_claim(worker, finishes, call.claim(next)).await;
             (answers, Some(claimed))
         }
     };

@@ -89,7 +89,8 @@ pub(super) fn describe(job: &Job) -> String {
     page.option("error", Some(error_of(job)).filter(|error| !error.is_empty()).as_deref());
     for (index, entry) in job.history.iter().enumerate() {
         let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let entry = format!("{} {} by {}{reason}", date(entry.at), entry.to.as_str(), entry.actor);
+        let worker = entry.worker_id.as_ref().map(|worker| format!(", worker {worker}")).unwrap_or_default();
+        let entry = format!("{} {} by {}{worker}{reason}", date(entry.at), entry.to.as_str(), entry.actor);
         page.line(if index == 0 { "history" } else { "" }, &entry);
     }
     page.text()

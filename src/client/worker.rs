@@ -205,7 +205,8 @@ fn lease_beat(beat: &Heartbeat) -> wire::LeaseBeat {
 fn beat(item: &wire::HeartbeatItem) -> Beat {
     match (item.cancel_requested, StatusCode::from_u16(item.status)) {
         (Some(cancel_requested), _) => Beat::Held { cancel_requested },
-        (None, Ok(StatusCode::CONFLICT | StatusCode::NOT_FOUND)) => Beat::Lost,
+        // 403 says of one lease that it was taken with a token of another name.
+        (None, Ok(StatusCode::CONFLICT | StatusCode::NOT_FOUND | StatusCode::FORBIDDEN)) => Beat::Lost,
         (None, _) => Beat::Undecided,
     }
 }

@@ -192,7 +192,8 @@ mod tests {
     #[test]
     fn a_running_job_has_no_time_to_wait_for_and_an_ended_one_is_refused() {
         let worker_id = WorkerId::new("w").expect("a name");
-        let claim = Claim { worker_id, request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO };
+        let claim =
+            Claim { worker_id, holder: None, request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO };
         let running = waiting().claim(&claim, at(9)).expect("claimed");
         assert_eq!(running.run_now(&ann(), None, at(10)), Err(Refusal::NotAvailable(JobState::Running)));
         let sooner = Edit { priority: Priority::new(5), ..Edit::default() };

@@ -1,10 +1,11 @@
 //! The list of a job's transitions, bounded in length.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::event::EventName;
-use super::names::Actor;
+use super::names::{Actor, WorkerId};
+use super::names_in_one::NamesInOne;
 use super::state::{Attempt, Fence, JobState};
 use crate::clock::Timestamp;
 
@@ -13,6 +14,7 @@ const KEPT_AT_EACH_END: usize = 25;
 
 /// A transition of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(remote = "Self")]
 pub struct HistoryEntry {
     /// The time of the transition.
     pub at: Timestamp,
@@ -29,10 +31,59 @@ pub struct HistoryEntry {
     /// The event that caused the transition.
     #[schema(example = "claimed")]
     pub event: EventName,
-    /// The worker, person or part of the system that caused the transition.
+    /// The name of the token with which the transition was requested; on a server without tokens the worker or
+    /// `anonymous`, and otherwise the part of the system that caused it.
     pub actor: Actor,
+    /// The worker that requested the transition, where the actor is the name of its token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_id: Option<WorkerId>,
     /// The reason of the transition, if the states alone do not explain it.
     pub reason: Option<String>,
+}
+
+impl HistoryEntry {
+    /// Returns whether this worker requested the transition.
+    #[must_use]
+    pub fn is_by(&self, worker: &WorkerId) -> bool {
+        let name = self.worker_id.as_ref().map_or(self.actor.as_str(), WorkerId::as_str);
+        name == worker.as_str()
+    }
+}
+
+/// An entry in a format that names no fields: the worker is in the text of the actor.
+#[derive(Serialize, Deserialize)]
+struct Compact<A, R> {
+    at: Timestamp,
+    from: Option<JobState>,
+    to: JobState,
+    fence: Fence,
+    attempt: Attempt,
+    event: EventName,
+    actor: A,
+    reason: R,
+}
+
+impl Serialize for HistoryEntry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            return Self::serialize(self, serializer);
+        }
+        let Self { at, from, to, fence, attempt, event, actor, worker_id, reason } = self;
+        let (at, from, to, fence, attempt, event) = (*at, *from, *to, *fence, *attempt, *event);
+        let actor = NamesInOne(actor, worker_id.as_ref());
+        Serialize::serialize(&Compact { at, from, to, fence, attempt, event, actor, reason }, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for HistoryEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            return Self::deserialize(deserializer);
+        }
+        let compact: Compact<NamesInOne<Actor, WorkerId>, Option<String>> = Deserialize::deserialize(deserializer)?;
+        let Compact { at, from, to, fence, attempt, event, actor: NamesInOne(actor, worker_id), reason } = compact;
+        Ok(Self { at, from, to, fence, attempt, event, actor, worker_id, reason })
+    }
 }
 
 /// The transitions of a job, oldest first. Of more than 50, the first 25 and the last 25 are kept, and the rest are
@@ -112,6 +163,7 @@ mod tests {
                 attempt: Attempt::default(),
                 event: EventName::Submitted,
                 actor: Actor::system("test"),
+                worker_id: None,
                 reason: None,
             });
         }

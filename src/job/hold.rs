@@ -67,7 +67,7 @@ impl Job {
     pub(super) fn amended(&self, event: EventName, actor: &Actor, reason: Option<String>, now: Timestamp) -> Self {
         let mut amended = self.clone();
         let to = self.state.clone();
-        amended.enter(Transition { to, event, actor, reason, now });
+        amended.enter(Transition { to, event, doer: actor.into(), reason, now });
         amended
     }
 }
@@ -95,7 +95,7 @@ mod tests {
 
     fn claim() -> Claim {
         let worker_id = WorkerId::new("w").expect("a name");
-        Claim { worker_id, request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO }
+        Claim { worker_id, holder: None, request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO }
     }
 
     fn changed(change: Result<Change, Refusal>) -> Job {
@@ -122,7 +122,7 @@ mod tests {
     fn a_running_job_is_held_when_it_is_available_again_and_its_end_is_still_recognised() {
         let running = waiting().claim(&claim(), at(1)).expect("claimed");
         let held = changed(running.hold(&ann(), None, at(2)));
-        let proof = LeaseProof { worker_id: claim().worker_id, fence: held.fence };
+        let proof = LeaseProof { worker_id: claim().worker_id, fence: held.fence, bearer: None };
         let released = changed(held.release(&proof, "shutdown", at(3)));
         assert_eq!((released.state.name(), released.is_claimable()), (JobState::Available, false));
         let error = JobError { code: "exit".to_owned(), message: String::new() };

@@ -9,6 +9,7 @@
 //! runs), [`unique`] (what submissions under a unique key do to jobs), `output` (who may write it), and [`oversight`]
 //! (what the monitor does to a job, and when it checks the job next).
 
+pub mod bearer;
 pub mod body;
 pub mod conditions;
 pub mod edit;
@@ -17,6 +18,7 @@ pub mod history;
 pub mod hold;
 pub mod limit;
 pub mod names;
+mod names_in_one;
 pub mod notice;
 mod output;
 pub mod oversight;
@@ -36,6 +38,7 @@ mod word_enum;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use bearer::{Bearer, CallingWorker, LeaseProof};
 pub use body::{Body, BodyId, BodyRef, Json, NewBody};
 pub use conditions::{Concurrency, Conditions, Ordered};
 pub use edit::{Edit, RetryEdit};
@@ -62,7 +65,7 @@ pub use spec::{
     is_resource_name,
 };
 pub use state::{Attempt, Fence, JobError, JobState, Lease, Orphan, Progress, Running, State};
-pub use transition::{AdminRelease, Change, Claim, Failure, LeaseProof, Then};
+pub use transition::{AdminRelease, Change, Claim, Failure, Then};
 pub use unique::Replacement;
 
 pub(crate) use requirement::OfferedLabels;

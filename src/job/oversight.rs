@@ -186,7 +186,7 @@ impl Job {
         let mut expired = self.clone();
         let reason = Some("not claimed before its start deadline".to_owned());
         let to = State::Expired { finished_at: now };
-        expired.enter(Transition { to, event: EventName::Expired, actor, reason, now });
+        expired.enter(Transition { to, event: EventName::Expired, doer: actor.into(), reason, now });
         Ok(expired)
     }
 }

@@ -26,6 +26,11 @@ pub enum Refusal {
         /// The current fence of the job.
         fence: Fence,
     },
+    /// The lease was taken with a token of another name.
+    #[error(
+        "the lease was taken with a token of another name: only a token of that name, or an administrator's, ends it"
+    )]
+    ForeignLease,
     /// The job is in this state instead of running.
     #[error("the job is {0}, not running")]
     NotRunning(JobState),

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::body::Body;
-use super::names::{ErrorCode, RequestId, WorkerId};
+use super::names::{Actor, ErrorCode, RequestId, WorkerId};
+use super::names_in_one::NamesInOne;
 use super::retry::millis;
 use super::word_enum::words;
 use crate::clock::Timestamp;
@@ -76,9 +77,14 @@ impl Attempt {
 
 /// A worker's exclusive right to run a job, for a limited time that its heartbeats renew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Lease {
     /// The worker that holds the lease.
     pub worker_id: WorkerId,
+    /// The name of the token that the lease was taken with; `None` on a server without tokens, within the process, and
+    /// for leases of earlier versions. Only calls with a token of this name, or an administrator's, change the lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<Actor>,
     /// The worker's id for the claim call, if it gave one.
     pub request_id: Option<RequestId>,
     /// When the lease was acquired.
@@ -90,6 +96,43 @@ pub struct Lease {
     /// How long the lease lasts after each heartbeat.
     #[serde(rename = "term_ms", with = "millis")]
     pub term: Duration,
+}
+
+/// A lease in a format that names no fields: the holder is in the text of the worker.
+#[derive(Serialize, Deserialize)]
+struct Compact<W, R> {
+    worker_id: W,
+    request_id: R,
+    acquired_at: Timestamp,
+    heartbeat_at: Timestamp,
+    expires_at: Timestamp,
+    #[serde(with = "millis")]
+    term: Duration,
+}
+
+impl Serialize for Lease {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            return Self::serialize(self, serializer);
+        }
+        let Self { worker_id, holder, request_id, acquired_at, heartbeat_at, expires_at, term } = self;
+        let (acquired_at, heartbeat_at, expires_at, term) = (*acquired_at, *heartbeat_at, *expires_at, *term);
+        let worker_id = NamesInOne(worker_id, holder.as_ref());
+        let compact = Compact { worker_id, request_id, acquired_at, heartbeat_at, expires_at, term };
+        Serialize::serialize(&compact, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Lease {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            return Self::deserialize(deserializer);
+        }
+        let compact: Compact<NamesInOne<WorkerId, Actor>, Option<RequestId>> = Deserialize::deserialize(deserializer)?;
+        let Compact { worker_id, request_id, acquired_at, heartbeat_at, expires_at, term } = compact;
+        let NamesInOne(worker_id, holder) = worker_id;
+        Ok(Self { worker_id, holder, request_id, acquired_at, heartbeat_at, expires_at, term })
+    }
 }
 
 /// How far the work is, as the worker reports it.

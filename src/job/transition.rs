@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Job;
+use super::bearer::{CallingWorker, Doer, LeaseProof};
 use super::body::Body;
 use super::event::EventName;
 use super::history::{History, HistoryEntry};
@@ -26,20 +27,13 @@ use super::spec::JobSpec;
 use super::state::{Attempt, Fence, JobError, JobState, Lease, Progress, Running, State};
 use crate::clock::{LONGEST_STEP, Timestamp};
 
-/// A worker's proof that its lease is the current one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseProof {
-    /// The worker that shows the proof.
-    pub worker_id: WorkerId,
-    /// The fence of the worker's claim.
-    pub fence: Fence,
-}
-
 /// A worker's claim of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The worker that claims the job.
     pub worker_id: WorkerId,
+    /// The name of the token that the claim is made with, which the lease bears.
+    pub holder: Option<Actor>,
     /// The worker's id for the claim call, if it gave one.
     pub request_id: Option<RequestId>,
     /// How long the lease lasts without a heartbeat.
@@ -96,10 +90,10 @@ pub enum Change {
 }
 
 /// A transition: the new state, and the contents of its history entry.
-pub(super) struct Transition<'a> {
+pub(super) struct Transition {
     pub(super) to: State,
     pub(super) event: EventName,
-    pub(super) actor: &'a Actor,
+    pub(super) doer: Doer,
     pub(super) reason: Option<String>,
     pub(super) now: Timestamp,
 }
@@ -132,7 +126,7 @@ impl Job {
             updated_at: now,
             started_at: None,
         };
-        job.record(None, EventName::Submitted, actor, None, now);
+        job.record(None, EventName::Submitted, Doer::from(actor), None, now);
         job
     }
 
@@ -155,6 +149,7 @@ impl Job {
         }
         let lease = Lease {
             worker_id: claim.worker_id.clone(),
+            holder: claim.holder.clone(),
             request_id: claim.request_id.clone(),
             acquired_at: now,
             heartbeat_at: now,
@@ -166,9 +161,9 @@ impl Job {
         claimed.attempt = self.attempt.next();
         claimed.started_at = Some(now);
         let running = Running { lease, progress: None, cancel_requested_at: None, orphan: None, overdue_at: None };
-        let actor = Actor::from(&claim.worker_id);
+        let doer = Doer::of(&claim.worker_id, claim.holder.as_ref());
         let to = State::Running(Box::new(running));
-        claimed.enter(Transition { to, event: EventName::Claimed, actor: &actor, reason: None, now });
+        claimed.enter(Transition { to, event: EventName::Claimed, doer, reason: None, now });
         Ok(claimed)
     }
 
@@ -215,14 +210,14 @@ impl Job {
     /// [`Refusal::LeaseLost`].
     pub fn deliver_again(
         &self,
-        worker_id: &WorkerId,
+        worker: &CallingWorker,
         request_id: Option<&RequestId>,
         margin: Duration,
         now: Timestamp,
     ) -> Result<Self, Refusal> {
         let lost = || Refusal::LeaseLost { state: self.state.name(), fence: self.fence };
         let lease = self.lease().filter(|lease| lease.request_id.as_ref() == request_id).ok_or_else(lost)?;
-        let proof = LeaseProof { worker_id: worker_id.clone(), fence: self.fence };
+        let proof = worker.proof(self.fence);
         let later = lease.heartbeat_at.plus(Duration::from_millis(1));
         self.heartbeat(&proof, None, margin, if later > now.plus(LONGEST_STEP) { now } else { now.max(later) })
     }
@@ -240,9 +235,8 @@ impl Job {
         self.held_by(proof)?;
         let mut done = self.clone();
         done.error = None;
-        let actor = Actor::from(&proof.worker_id);
         let to = State::Completed { finished_at: now, result: result.clone() };
-        done.enter(Transition { to, event: EventName::Completed, actor: &actor, reason: None, now });
+        done.enter(Transition { to, event: EventName::Completed, doer: proof.doer(), reason: None, now });
         Ok(Change::To(Box::new(done)))
     }
 
@@ -264,11 +258,10 @@ impl Job {
             return Ok(Change::Already);
         }
         let running = self.held_by(proof)?;
-        let actor = Actor::from(&proof.worker_id);
         if running.cancel_requested_at.is_some() {
-            return Ok(Change::To(Box::new(self.cancelled(&actor, Some("ended as asked".to_owned()), now))));
+            return Ok(Change::To(Box::new(self.cancelled(proof.doer(), Some("ended as asked".to_owned()), now))));
         }
-        Ok(Change::To(Box::new(self.failed(failure, EventName::Retried, &actor, now))))
+        Ok(Change::To(Box::new(self.failed(failure, EventName::Retried, proof.doer(), now))))
     }
 
     /// Moves the job `running → available` and gives the attempt back, so that it does not count; or moves the job
@@ -300,9 +293,9 @@ impl Job {
             return Ok(Change::Already);
         }
         let running = self.held_by(proof)?;
-        let actor = Actor::from(&proof.worker_id);
+        let doer = proof.doer();
         if running.cancel_requested_at.is_some() {
-            return Ok(Change::To(Box::new(self.cancelled(&actor, Some("ended as asked".to_owned()), now))));
+            return Ok(Change::To(Box::new(self.cancelled(doer, Some("ended as asked".to_owned()), now))));
         }
         let mut released = self.clone();
         released.attempt = self.attempt.given_back();
@@ -310,7 +303,7 @@ impl Job {
             released.run_at = now.plus(delay);
         }
         let reason = Some(reason.to_owned());
-        released.enter(Transition { to: State::Available, event: EventName::Returned, actor: &actor, reason, now });
+        released.enter(Transition { to: State::Available, event: EventName::Returned, doer, reason, now });
         Ok(Change::To(Box::new(released)))
     }
 
@@ -371,7 +364,7 @@ impl Job {
             }
             Then::Cancel => (State::Cancelled { finished_at: now }, EventName::Cancelled),
         };
-        released.enter(Transition { to, event, actor: &order.actor, reason, now });
+        released.enter(Transition { to, event, doer: Doer::from(&order.actor), reason, now });
         Ok(released)
     }
 
@@ -396,7 +389,13 @@ impl Job {
         again.run_at = now;
         again.expires_at = None;
         let reason = reason.or_else(|| Some("retried on request".to_owned()));
-        again.enter(Transition { to: State::Available, event: EventName::Retried, actor, reason, now });
+        again.enter(Transition {
+            to: State::Available,
+            event: EventName::Retried,
+            doer: Doer::from(actor),
+            reason,
+            now,
+        });
         Ok(again)
     }
 
@@ -404,10 +403,20 @@ impl Job {
     pub(super) fn held_by(&self, proof: &LeaseProof) -> Result<&Running, Refusal> {
         match &self.state {
             State::Running(running) if self.fence == proof.fence && running.lease.worker_id == proof.worker_id => {
-                Ok(running)
+                if proof.stands_for(running.lease.holder.as_ref()) {
+                    Ok(running)
+                } else {
+                    Err(Refusal::ForeignLease)
+                }
             }
             _ => Err(Refusal::LeaseLost { state: self.state.name(), fence: self.fence }),
         }
+    }
+
+    /// Returns whether the job has the lease of `proof`, and it was taken with a token of another name.
+    #[must_use]
+    pub fn is_foreign_to(&self, proof: &LeaseProof) -> bool {
+        self.held_by(proof) == Err(Refusal::ForeignLease)
     }
 
     /// Returns the latest transition if it ended the lease of `proof` on its own worker's request: the same request may
@@ -416,11 +425,12 @@ impl Job {
         let entries = self.history.entries().iter().filter(|_| self.fence == proof.fence);
         let last = entries.rev().find(|entry| !entry.event.is_amendment())?;
         let ended = last.from == Some(JobState::Running) && last.to != JobState::Running;
-        (ended && last.actor.as_str() == proof.worker_id.as_str()).then_some(last)
+        let holder = last.worker_id.as_ref().map(|_| &last.actor);
+        (ended && last.is_by(&proof.worker_id) && proof.stands_for(holder)).then_some(last)
     }
 
     /// Returns the job after a failed attempt: waiting for the next one, recorded as the event `again`, or failed.
-    pub(super) fn failed(&self, failure: &Failure, again: EventName, actor: &Actor, now: Timestamp) -> Self {
+    pub(super) fn failed(&self, failure: &Failure, again: EventName, doer: impl Into<Doer>, now: Timestamp) -> Self {
         let mut failed = self.clone();
         failed.error = Some(failure.error.clone());
         let (to, event) = if failure.retryable && self.attempt.get() < self.spec.max_attempts {
@@ -431,14 +441,14 @@ impl Job {
             (State::Failed { finished_at: now }, EventName::Failed)
         };
         let reason = Some(failure.error.code.clone());
-        failed.enter(Transition { to, event, actor, reason, now });
+        failed.enter(Transition { to, event, doer: doer.into(), reason, now });
         failed
     }
 
-    pub(super) fn cancelled(&self, actor: &Actor, reason: Option<String>, now: Timestamp) -> Self {
+    pub(super) fn cancelled(&self, doer: impl Into<Doer>, reason: Option<String>, now: Timestamp) -> Self {
         let mut cancelled = self.clone();
         let to = State::Cancelled { finished_at: now };
-        cancelled.enter(Transition { to, event: EventName::Cancelled, actor, reason, now });
+        cancelled.enter(Transition { to, event: EventName::Cancelled, doer: doer.into(), reason, now });
         cancelled
     }
 
@@ -452,32 +462,27 @@ impl Job {
         now: Timestamp,
     ) -> Self {
         let mut job = self.clone();
-        job.enter(Transition { to: State::Running(Box::new(running)), event, actor, reason: Some(reason), now });
+        let (to, doer) = (State::Running(Box::new(running)), Doer::from(actor));
+        job.enter(Transition { to, event, doer, reason: Some(reason), now });
         job
     }
 
     /// Moves the job to another state and records that in the history.
-    pub(super) fn enter(&mut self, transition: Transition<'_>) {
-        let Transition { to, event, actor, reason, now } = transition;
+    pub(super) fn enter(&mut self, transition: Transition) {
+        let Transition { to, event, doer, reason, now } = transition;
         let from = std::mem::replace(&mut self.state, to).name();
         if self.state.name().is_final() {
             self.hold = None;
         }
         self.updated_at = self.next_update(now);
-        self.record(Some(from), event, actor, reason, now);
+        self.record(Some(from), event, doer, reason, now);
     }
 
     /// Records in the history that the job has come to its state from the state `from`.
-    fn record(
-        &mut self,
-        from: Option<JobState>,
-        event: EventName,
-        actor: &Actor,
-        reason: Option<String>,
-        now: Timestamp,
-    ) {
-        let (to, fence, attempt, actor) = (self.state.name(), self.fence, self.attempt, actor.clone());
-        self.history.push(HistoryEntry { at: now, from, to, fence, attempt, event, actor, reason });
+    fn record(&mut self, from: Option<JobState>, event: EventName, doer: Doer, reason: Option<String>, now: Timestamp) {
+        let (to, fence, attempt) = (self.state.name(), self.fence, self.attempt);
+        let Doer { actor, worker_id } = doer;
+        self.history.push(HistoryEntry { at: now, from, to, fence, attempt, event, actor, worker_id, reason });
     }
 }
 

@@ -55,7 +55,7 @@ impl Job {
         job.run_at = new.run_at;
         job.expires_at = new.expires_at;
         let reason = Some("submitted again".to_owned());
-        job.enter(Transition { to: State::Available, event: EventName::Retried, actor, reason, now });
+        job.enter(Transition { to: State::Available, event: EventName::Retried, doer: actor.into(), reason, now });
         job
     }
 

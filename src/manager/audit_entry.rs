@@ -3,11 +3,11 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::job::{EventName, HistoryEntry, Job, JobState};
+use crate::job::{EventName, HistoryEntry, Job, JobState, WorkerId};
 use crate::store::AuditEntry;
 
 /// The version of the schema.
-const VERSION: &str = "8.17.0";
+pub(super) const VERSION: &str = "8.17.0";
 
 /// Returns the audit entry of the job's transition with this number.
 pub(crate) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry {
@@ -43,6 +43,7 @@ pub(crate) fn entry(job: &Job, number: u32, entry: &HistoryEntry) -> AuditEntry 
             "to": entry.to.as_str(),
             "fence": entry.fence.get(),
             "attempt": entry.attempt.get(),
+            "worker_id": entry.worker_id.as_ref().map(WorkerId::as_str),
         })),
     });
     let document = if let Value::Object(document) = document { document } else { Map::new() };
@@ -55,7 +56,7 @@ pub(crate) fn action(event: EventName) -> String {
 }
 
 /// Removes the fields that are null.
-fn present(mut object: Value) -> Value {
+pub(super) fn present(mut object: Value) -> Value {
     if let Value::Object(fields) = &mut object {
         fields.retain(|_, value| !value.is_null());
     }

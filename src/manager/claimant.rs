@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{JobId, WorkerId};
+use crate::job::JobId;
 use crate::manager::Manager;
 use crate::manager::request::{ClaimRequest, JobView};
 use crate::store::Versioned;
@@ -97,12 +97,8 @@ impl Turn {
 /// at once without counting the attempt, unless the claim was named, so that the worker can repeat it.
 pub struct Claimed {
     jobs: Vec<JobView>,
-    give_back: Option<GiveBack>,
-}
-
-struct GiveBack {
-    manager: Manager,
-    worker_id: WorkerId,
+    /// What gives them back.
+    give_back: Option<Manager>,
 }
 
 impl Claimed {
@@ -119,8 +115,7 @@ impl Claimed {
 
     /// Returns the jobs that a call has claimed.
     pub(super) fn by(claimant: &Claimant, jobs: Vec<JobView>, manager: &Manager) -> Self {
-        let give_back = || GiveBack { manager: manager.clone(), worker_id: claimant.request.worker_id.clone() };
-        Self { jobs, give_back: claimant.call.is_none().then(give_back) }
+        Self { jobs, give_back: claimant.call.is_none().then(|| manager.clone()) }
     }
 
     /// Returns the claimed jobs; it is empty when no job became available in time.
@@ -143,13 +138,13 @@ impl Claimed {
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        let Some(GiveBack { manager, worker_id }) = self.give_back.take() else { return };
+        let Some(manager) = self.give_back.take() else { return };
         if self.jobs.is_empty() {
             return;
         }
         metrics::counter!("leasehold_claims_undelivered_total").increment(self.jobs.len() as u64);
         let jobs: Vec<Versioned> = self.jobs.iter().map(|view| view.versioned.clone()).collect();
         let tasks = manager.shared.tasks.clone();
-        tasks.spawn(async move { manager.give_back(&worker_id, &jobs).await });
+        tasks.spawn(async move { manager.give_back(&jobs).await });
     }
 }

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Fence, JobError, JobId, JobSpec, Json, Kind, Offers, Progress, QueueName, Refusal, RequestId, WorkerId,
-    words,
+    Actor, Bearer, CallingWorker, Fence, JobError, JobId, JobSpec, Json, Kind, Offers, Progress, QueueName, Refusal,
+    RequestId, WorkerId, words,
 };
 use crate::store::record::RecordError;
 use crate::store::{StoreError, Versioned};
@@ -100,6 +100,8 @@ pub struct Submitted {
 pub struct ClaimRequest {
     /// The worker's name.
     pub worker_id: WorkerId,
+    /// Who makes the claim; `None` within the process, and on a server without tokens.
+    pub bearer: Option<Bearer>,
     /// The queues that the worker takes jobs from; at least one.
     pub queues: Vec<QueueName>,
     /// The most jobs that the claim takes; at least one.
@@ -123,6 +125,14 @@ pub struct ClaimRequest {
     /// Whether the worker repeats a claim whose answer was lost. The manager then also finds, by a costlier search,
     /// jobs that another manager claimed for the first call a moment ago.
     pub repeated: bool,
+}
+
+impl ClaimRequest {
+    /// Returns the worker as it calls.
+    #[must_use]
+    pub fn calling_worker(&self) -> CallingWorker {
+        CallingWorker { id: self.worker_id.clone(), bearer: self.bearer.clone() }
+    }
 }
 
 words! {

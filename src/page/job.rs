@@ -112,7 +112,7 @@ async fn job(asker: &Asker, id: &str, wanted: &Wanted) -> Result<JobPage, Refuse
     let attempts = job.history.iter().filter(|entry| entry.event == EventName::Claimed).map(|entry| Attempt {
         number: entry.attempt.get().into(),
         fence: entry.fence.get(),
-        worker: entry.actor.to_string(),
+        worker: entry.worker_id.as_ref().map_or_else(|| entry.actor.to_string(), ToString::to_string),
         at: entry.at,
     });
     let bodies = [("payload", &job.payload), ("result", &job.result)];

@@ -191,6 +191,10 @@ impl Store for Measured {
         self.0.is_exclusive()
     }
 
+    fn keeps_holders(&self) -> bool {
+        self.0.keeps_holders()
+    }
+
     fn mark(&self) -> LeadershipMark {
         self.0.mark()
     }

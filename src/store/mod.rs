@@ -374,6 +374,12 @@ pub trait Store: Send + Sync + 'static {
     /// Returns whether nobody but this process writes to the store.
     fn is_exclusive(&self) -> bool;
 
+    /// Returns whether every process that reads the store knows the names of tokens in leases and histories. Once it
+    /// is so, it stays so.
+    fn keeps_holders(&self) -> bool {
+        true
+    }
+
     /// Returns the mark of this moment, for [`Store::confirm`].
     fn mark(&self) -> LeadershipMark {
         LeadershipMark::default()

@@ -114,6 +114,7 @@ impl ClaimJobs {
         let worker_id = checks.finish(worker_id)?;
         Ok(manager::ClaimRequest {
             worker_id,
+            bearer: None,
             queues,
             max_jobs: usize::try_from(max_jobs).unwrap_or(usize::MAX),
             resources: self.resources,

@@ -8,7 +8,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::described::{Components, Described, add, reference};
 use super::job::{Job, JobState};
 use crate::clock::Timestamp;
-use crate::job::{Actor, EventName, History, HistoryEntry, JobId, Kind, Owner, QueueName};
+use crate::job::{Actor, EventName, History, HistoryEntry, JobId, Kind, Owner, QueueName, WorkerId};
 use crate::manager;
 
 /// An event of a job. `job.id` and `number` together identify the event for good.
@@ -30,6 +30,10 @@ pub struct JobEvent {
     /// The worker, person or part of the system that caused the event.
     #[schema(value_type = Actor)]
     pub actor: String,
+    /// The worker that caused the event, where the actor is the name of its token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<WorkerId>)]
+    pub worker_id: Option<String>,
     /// Why the event happened; null where the event's name says enough.
     pub reason: Option<String>,
 }
@@ -79,6 +83,7 @@ impl JobEvent {
             fence: entry.fence.get(),
             attempt: entry.attempt.get(),
             actor: entry.actor.as_str().to_owned(),
+            worker_id: entry.worker_id.as_ref().map(ToString::to_string),
             reason: entry.reason.clone(),
         }
     }

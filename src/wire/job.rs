@@ -12,7 +12,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::described::{Labels, Resources};
 use crate::clock::{Timestamp, millis};
 use crate::job::{
-    self, Body, ConcurrencyKey, JobId, Json, Kind, OrderingKey, OrphanPolicy, Owner, QueueName, Requirement,
+    self, Actor, Body, ConcurrencyKey, JobId, Json, Kind, OrderingKey, OrphanPolicy, Owner, QueueName, Requirement,
     ScheduleId, State, UniqueKey, WorkerId,
 };
 pub use crate::job::{
@@ -151,6 +151,11 @@ pub struct Lease<'a> {
     /// The worker that holds the lease.
     #[schema(value_type = WorkerId)]
     pub worker_id: Cow<'a, str>,
+    /// The name of the token that the lease was taken with: only calls with a token of this name, or an
+    /// administrator's, change the lease. Left out for a lease without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Actor>)]
+    pub holder: Option<Cow<'a, str>>,
     /// The fencing token that the worker sends with every call about this claim.
     pub fence: u64,
     /// When the lease was acquired.
@@ -285,6 +290,7 @@ impl<'a> Lease<'a> {
     fn new(lease: &'a job::Lease, fence: job::Fence) -> Self {
         Self {
             worker_id: lease.worker_id.as_str().into(),
+            holder: lease.holder.as_ref().map(|holder| holder.as_str().into()),
             fence: fence.get(),
             acquired_at: lease.acquired_at,
             heartbeat_at: lease.heartbeat_at,

@@ -259,6 +259,7 @@ impl RunningWorker {
         let config = &self.worker.config;
         ClaimRequest {
             worker_id: config.worker_id.clone(),
+            bearer: None,
             queues: config.queues.clone(),
             max_jobs: slots.count(),
             resources: slots.resources().clone(),

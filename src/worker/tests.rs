@@ -254,7 +254,7 @@ async fn what_was_cancelled_between_two_calls_is_found_at_the_next() {
     bed.manager.cancel(&Actor::system("test"), &id, None).await.expect("asked for");
     let held = [(id.clone(), fence)];
     let recalls = bed.manager.recalls(&name("w"), &held, DEADLINE).await.expect("answered");
-    let recall = |reason| Recall { worker_id: name("w"), id: id.clone(), fence, reason };
+    let recall = |reason| Recall { worker_id: name("w"), id: id.clone(), fence, reason, holder: None };
     assert!(
         recalls == [recall(RecallReason::CancelRequested)] || recalls == [recall(RecallReason::LeaseLost)],
         "{recalls:?}"

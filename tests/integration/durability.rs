@@ -133,7 +133,13 @@ async fn live_once(store: &EmbeddedStore, id: JobId) {
     let expected = version.expect("a new job is created");
     say(&job, expected);
 
-    let claim = Claim { worker_id: worker(), request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO };
+    let claim = Claim {
+        worker_id: worker(),
+        holder: None,
+        request_id: None,
+        term: Duration::from_secs(60),
+        margin: Duration::ZERO,
+    };
     let running = Arc::new(job.claim(&claim, now()).expect("due"));
     let version = write_one(store, Write::Replace { job: Arc::clone(&running), expected, bodies: vec![] }).await;
     let expected = version.expect("the version is current");
@@ -141,7 +147,7 @@ async fn live_once(store: &EmbeddedStore, id: JobId) {
 
     let text = Json::parse(format!("\"{}\"", running.id)).expect("JSON");
     let (result, stored) = Body::place(Some(text), 0);
-    let proof = LeaseProof { worker_id: worker(), fence: running.fence };
+    let proof = LeaseProof { worker_id: worker(), fence: running.fence, bearer: None };
     let Ok(Change::To(done)) = running.complete(&proof, &result, now()) else { panic!("the lease is held") };
     let done = Arc::new(*done);
     let bodies = stored.into_iter().collect();

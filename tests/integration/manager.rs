@@ -134,6 +134,7 @@ fn spec() -> JobSpec {
 fn claim(max_jobs: usize) -> ClaimRequest {
     ClaimRequest {
         worker_id: worker("w"),
+        bearer: None,
         queues: vec![queue()],
         max_jobs,
         resources: BTreeMap::new(),

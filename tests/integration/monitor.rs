@@ -131,6 +131,7 @@ fn with_policy(policy: OrphanPolicy) -> NewJob {
 fn claim(name: &str, max_jobs: usize) -> ClaimRequest {
     ClaimRequest {
         worker_id: worker(name),
+        bearer: None,
         queues: vec![QueueName::new("q").expect("a name")],
         max_jobs,
         resources: Default::default(),

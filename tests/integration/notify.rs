@@ -69,6 +69,7 @@ impl Site {
         let id = submitted.expect("submitted").job.versioned.job.id.clone();
         let claim = ClaimRequest {
             worker_id: worker(),
+            bearer: None,
             queues: vec![job.spec.queue],
             max_jobs: 1,
             resources: Default::default(),

@@ -194,6 +194,7 @@ async fn claim(manager: &Manager, number: usize) -> Result<(Duration, Vec<Versio
     queues.rotate_left(number % QUEUES);
     let request = ClaimRequest {
         worker_id: worker(),
+        bearer: None,
         queues,
         max_jobs: BATCH,
         resources: std::collections::BTreeMap::new(),

@@ -35,7 +35,7 @@ fn job(max_attempts: u32, timeout: Option<Duration>, expires_at: Option<Timestam
 }
 
 fn claim_by(name: &str) -> Claim {
-    Claim { worker_id: worker(name), request_id: None, term: TERM, margin: Duration::ZERO }
+    Claim { worker_id: worker(name), holder: None, request_id: None, term: TERM, margin: Duration::ZERO }
 }
 
 fn failure(code: &str) -> Failure {
@@ -74,7 +74,7 @@ fn changed(change: Result<Change, Refusal>) -> Job {
 /// Returns a job that `worker` runs since `at(0)`, and its proof.
 fn running(max_attempts: u32) -> (Job, LeaseProof) {
     let job = job(max_attempts, None, None).claim(&claim_by("w"), at(0)).expect("claimed");
-    let proof = LeaseProof { worker_id: worker("w"), fence: job.fence };
+    let proof = LeaseProof { worker_id: worker("w"), fence: job.fence, bearer: None };
     (job, proof)
 }
 
@@ -121,7 +121,7 @@ fn a_lease_lasts_as_much_longer_as_the_clock_of_its_writer_may_be_behind() {
     let margin = Duration::from_secs(2);
     let claimed = job(3, None, None).claim(&Claim { margin, ..claim_by("w") }, at(0)).expect("claimed");
     assert_eq!(claimed.lease().map(|lease| (lease.expires_at, lease.term)), Some((at(62_000), TERM)));
-    let proof = LeaseProof { worker_id: worker("w"), fence: claimed.fence };
+    let proof = LeaseProof { worker_id: worker("w"), fence: claimed.fence, bearer: None };
     let beating = claimed.heartbeat(&proof, None, margin, at(10_000)).expect("heard");
     assert_eq!(beating.lease().map(|lease| (lease.expires_at, lease.term)), Some((at(72_000), TERM)));
 }
@@ -132,15 +132,19 @@ fn a_claim_that_is_delivered_again_has_another_lease_whatever_the_clock_says() {
     let claim = Claim { request_id: Some(named("call")), ..claim_by("w") };
     let claimed = job(3, None, None).claim(&claim, at(10)).expect("claimed");
     for now in [0, 10, 11, 50_000] {
-        let again =
-            claimed.deliver_again(&worker("w"), Some(&named("call")), Duration::ZERO, at(now)).expect("the same claim");
+        let again = claimed
+            .deliver_again(&worker("w").into(), Some(&named("call")), Duration::ZERO, at(now))
+            .expect("the same claim");
         let (first, second) = (claimed.lease().expect("a lease"), again.lease().expect("a lease"));
         assert!(second.heartbeat_at > first.heartbeat_at && second.expires_at > first.expires_at, "{second:?}");
         assert_eq!((again.fence, again.attempt, &again.history), (claimed.fence, claimed.attempt, &claimed.history));
     }
     let lost = Refusal::LeaseLost { state: JobState::Running, fence: Fence::new(1) };
     for (who, name) in [("other", Some(named("call"))), ("w", Some(named("next"))), ("w", None)] {
-        assert_eq!(claimed.deliver_again(&worker(who), name.as_ref(), Duration::ZERO, at(20)), Err(lost.clone()));
+        assert_eq!(
+            claimed.deliver_again(&worker(who).into(), name.as_ref(), Duration::ZERO, at(20)),
+            Err(lost.clone())
+        );
     }
 }
 
@@ -161,7 +165,7 @@ fn a_worker_whose_job_was_given_to_another_is_refused_and_the_other_is_heard() {
     assert_eq!(taken.complete(&old, &Body::Empty, at(90_001)), Err(lost.clone()));
     assert_eq!(taken.fail(&old, &failure("exit"), at(90_001)), Err(lost.clone()));
     assert_eq!(taken.release(&old, "late", at(90_001)), Err(lost));
-    let new = LeaseProof { worker_id: worker("other"), fence: Fence::new(2) };
+    let new = LeaseProof { worker_id: worker("other"), fence: Fence::new(2), bearer: None };
     assert!(taken.complete(&new, &Body::Empty, at(90_001)).is_ok());
 }
 
@@ -261,7 +265,7 @@ fn a_waiting_job_is_cancelled_at_once_and_a_running_one_when_its_worker_ends() {
 #[test]
 fn a_cancellation_that_was_acknowledged_holds_whoever_ends_the_attempt() {
     let limited = job(3, Some(TERM), None).claim(&claim_by("w"), at(0)).expect("claimed");
-    let proof = LeaseProof { worker_id: worker("w"), fence: limited.fence };
+    let proof = LeaseProof { worker_id: worker("w"), fence: limited.fence, bearer: None };
     let asked = changed(limited.cancel(&Actor::system("user"), None, at(1)));
     let (monitor, end) = (Actor::system("monitor"), at(60_000));
     let recovered = |policy| changed(recover(&asked, &Recovery { policy, ..recovery(0) }, end));
@@ -289,7 +293,7 @@ fn a_job_waits_from_when_it_was_due_and_runs_from_its_claim() {
     let first = later.claim(&claim_by("w"), at(1_250)).expect("claimed");
     assert_eq!((first.wait(), first.run_time()), (Some(Duration::from_millis(250)), None));
 
-    let proof = LeaseProof { worker_id: worker("w"), fence: first.fence };
+    let proof = LeaseProof { worker_id: worker("w"), fence: first.fence, bearer: None };
     let again = changed(first.fail(&proof, &failure("exit"), at(2_000)));
     assert_eq!((again.run_at, again.wait()), (at(3_000), None), "the next attempt is not due yet");
     let second = again.claim(&claim_by("w"), at(3_600)).expect("claimed");
@@ -434,7 +438,7 @@ fn a_lost_job_whose_end_was_asked_for_is_cancelled() {
 #[test]
 fn an_attempt_ends_at_its_time_limit_even_while_its_worker_beats() {
     let limited = job(2, Some(Duration::from_secs(90)), None).claim(&claim_by("w"), at(0)).expect("claimed");
-    let proof = LeaseProof { worker_id: worker("w"), fence: limited.fence };
+    let proof = LeaseProof { worker_id: worker("w"), fence: limited.fence, bearer: None };
     let beating = limited.heartbeat(&proof, None, Duration::ZERO, at(89_000)).expect("heard");
     let monitor = Actor::system("monitor");
     assert_eq!(beating.time_out(&monitor, ran(&beating, at(89_999)), 1.0, at(89_999)), Err(Refusal::NotYet));

@@ -98,6 +98,7 @@ impl Bench {
     ) -> WaitingClaim {
         let request = ClaimRequest {
             worker_id: WorkerId::system("worker"),
+            bearer: None,
             queues: queues(names),
             max_jobs,
             resources: resources(offered),

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use self::assembly::assemble;
 use crate::clock::Timestamp;
-use crate::job::{Fence, Job, JobId, LeaseProof, WorkerId};
+use crate::job::{CallingWorker, Fence, Job, JobId};
 use crate::manager::Manager;
 use crate::manager::read::Watchers;
 use crate::manager::request::ManagerError;
@@ -40,7 +40,7 @@ pub(crate) struct Outputs {
     /// The last cell of each stream that was written lately, by the place of its first one.
     open: Mutex<RecentMap<CellKey, OutputCell, OPEN_STREAMS>>,
     /// When the lease of a worker was last found to hold, and when the job was created.
-    trusted: Mutex<RecentMap<(OutputOf, WorkerId), (Instant, Timestamp), OPEN_STREAMS>>,
+    trusted: Mutex<RecentMap<(OutputOf, CallingWorker), (Instant, Timestamp), OPEN_STREAMS>>,
     followers: Watchers,
 }
 
@@ -157,8 +157,13 @@ impl Manager {
     /// # Errors
     /// Each piece has its own result: [`ManagerError::NotFound`] and [`ManagerError::Refused`] as for a heartbeat;
     /// otherwise the store's error, after which the piece can be sent again.
-    pub async fn put_output(&self, worker: &WorkerId, pieces: &[OutputPiece]) -> Vec<Result<(), ManagerError>> {
-        let mut verdicts: Vec<Result<Timestamp, ManagerError>> = self.may_write_output(worker, pieces).await;
+    pub async fn put_output(
+        &self,
+        worker: impl Into<CallingWorker>,
+        pieces: &[OutputPiece],
+    ) -> Vec<Result<(), ManagerError>> {
+        let worker = worker.into();
+        let mut verdicts: Vec<Result<Timestamp, ManagerError>> = self.may_write_output(&worker, pieces).await;
         let taken = |(piece, verdict)| Some(Taken { piece, created_at: *Result::as_ref(verdict).ok()? });
         let taken: Vec<Taken<'_>> = pieces.iter().zip(&verdicts).filter_map(taken).collect();
         let outputs = &self.shared.outputs;
@@ -181,7 +186,7 @@ impl Manager {
     /// Returns for each of these pieces when its job was created, or why the worker may not write it.
     async fn may_write_output(
         &self,
-        worker: &WorkerId,
+        worker: &CallingWorker,
         pieces: &[OutputPiece],
     ) -> Vec<Result<Timestamp, ManagerError>> {
         let trusts = !self.shared.store.has_realtime_search();
@@ -222,13 +227,12 @@ impl Manager {
     }
 
     /// Returns whether nothing that this manager remembers of the job speaks against the worker's lease.
-    fn is_not_known_to_have_lost(&self, of: &OutputOf, worker: &WorkerId, created_at: Timestamp) -> bool {
+    fn is_not_known_to_have_lost(&self, of: &OutputOf, worker: &CallingWorker, created_at: Timestamp) -> bool {
         let takes_it = |job: &Job| job.created_at == created_at && takes_output(job, of, worker).is_ok();
         self.shared.work.known.latest(&of.job).is_none_or(|known| takes_it(&known.job))
     }
 }
 
-fn takes_output(job: &Job, of: &OutputOf, worker: &WorkerId) -> Result<(), ManagerError> {
-    let proof = LeaseProof { worker_id: worker.clone(), fence: of.fence };
-    Ok(job.takes_output_of(&proof)?)
+fn takes_output(job: &Job, of: &OutputOf, worker: &CallingWorker) -> Result<(), ManagerError> {
+    Ok(job.takes_output_of(&worker.proof(of.fence))?)
 }

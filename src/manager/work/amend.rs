@@ -178,6 +178,7 @@ impl Manager {
                 attempt: job.attempt,
                 event: EventName::Deleted,
                 actor: actor.clone(),
+                worker_id: None,
                 reason: reason.map(str::to_owned),
             };
             let next = u32::try_from(job.history.len() + 1).unwrap_or(u32::MAX);

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
 use crate::clock::Timestamp;
-use crate::job::{Change, Claim, Fence, Job, LeaseProof, Refusal, State, WorkerId};
+use crate::job::{Change, Claim, Fence, Job, Lease, Refusal, State};
 use crate::store::{StoreError, Versioned, WriteError};
 
 use crate::manager::Manager;
@@ -76,7 +76,7 @@ impl Manager {
         let call = match &request.request_id {
             None => None,
             Some(request_id) => {
-                let name = (request.worker_id.clone(), request_id.clone());
+                let name = (request.calling_worker(), request_id.clone());
                 let call = self.shared.work.named_claims.lock().enter(name);
                 // In a box: a call that waits later on would keep room for it.
                 if let Some(jobs) = Box::pin(self.deliver_again(&request, &call)).await? {
@@ -212,7 +212,7 @@ impl Manager {
             Ok(views) => Ok(Claimed::by(claimant, views, self)),
             Err(error) => {
                 if claimant.call.is_none() {
-                    self.give_back(&claimant.request.worker_id, &jobs).await;
+                    self.give_back(&jobs).await;
                 }
                 Err(error)
             }
@@ -220,11 +220,14 @@ impl Manager {
     }
 
     /// Releases jobs whose worker was not reached.
-    pub(in crate::manager) async fn give_back(&self, worker_id: &WorkerId, jobs: &[Versioned]) {
+    pub(in crate::manager) async fn give_back(&self, jobs: &[Versioned]) {
+        // They were claimed by one call.
+        let lease = jobs.iter().find_map(|claimed| claimed.job.lease());
+        let Some(worker) = lease.map(Lease::calling_worker) else { return };
         let outcome = || Outcome::Released { reason: NOT_DELIVERED.to_owned(), delay: Duration::ZERO };
         let finish =
             |Versioned { job, .. }: &Versioned| Finish { id: job.id.clone(), fence: job.fence, outcome: outcome() };
-        for result in self.finish(worker_id, jobs.iter().map(finish).collect()).await {
+        for result in self.finish(worker, jobs.iter().map(finish).collect()).await {
             match result {
                 Ok(_) => {}
                 Err(ManagerError::Refused(refusal)) => debug!(%refusal, "an undelivered job has moved on by itself"),
@@ -312,6 +315,7 @@ impl Manager {
     pub(super) fn claim_of(&self, request: &ClaimRequest) -> Claim {
         Claim {
             worker_id: request.worker_id.clone(),
+            holder: self.named(request.calling_worker()).bearer.map(|bearer| bearer.name),
             request_id: request.request_id.clone(),
             term: request.lease,
             margin: self.lease_margin(),
@@ -362,7 +366,7 @@ impl Manager {
 /// the claim, one is accepted.
 pub(super) async fn resolve_unknown_claim(manager: Manager, claimed: Arc<Job>) {
     let Some(lease) = claimed.lease() else { return };
-    let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: claimed.fence };
+    let proof = lease.calling_worker().proof(claimed.fence);
     // The job may have been claimed in the write that created it.
     let is_new = claimed.fence.before() == Fence::default();
     let give_back = |_: usize, job: &Job, now| {

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use crate::job::{Change, Job, JobId, RequestId, WorkerId};
+use crate::job::{CallingWorker, Change, Job, JobId, RequestId};
 use crate::query::{Filter, Search, Sort};
 use crate::store::recent::RecentMap;
 use crate::store::{Refresh, StoreError, Versioned};
@@ -31,11 +31,11 @@ const JOBS_OF_A_CLAIM: usize = 10_000;
 
 /// The latest named claims.
 #[derive(Default)]
-pub(super) struct NamedClaims(RecentMap<(WorkerId, RequestId), NamedClaim, REMEMBERED>);
+pub(super) struct NamedClaims(RecentMap<(CallingWorker, RequestId), NamedClaim, REMEMBERED>);
 
 impl NamedClaims {
     /// Registers a call and supersedes an earlier one of the same name.
-    pub(super) fn enter(&mut self, name: (WorkerId, RequestId)) -> NamedClaim {
+    pub(super) fn enter(&mut self, name: (CallingWorker, RequestId)) -> NamedClaim {
         let call = self.0.remove(&name).map_or_else(NamedClaim::default, |earlier| earlier.again());
         self.0.insert(name, call.clone());
         call
@@ -92,8 +92,9 @@ impl Manager {
     /// Renews the leases of this claim among the jobs `ids`, and returns their jobs.
     async fn renew_claim(&self, request: &ClaimRequest, ids: &[JobId]) -> Result<Vec<Versioned>, ManagerError> {
         let margin = self.lease_margin();
+        let worker = self.named(request.calling_worker());
         let renew = |_, job: &Job, now| {
-            let renewed = job.deliver_again(&request.worker_id, request.request_id.as_ref(), margin, now)?;
+            let renewed = job.deliver_again(&worker, request.request_id.as_ref(), margin, now)?;
             Ok(Change::To(Box::new(renewed)))
         };
         if ids.is_empty() {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::claim::Admitted;
 use super::update::Along;
-use crate::job::WorkerId;
+use crate::job::CallingWorker;
 use crate::manager::Manager;
 use crate::manager::claimant::{Claimant, Claimed};
 use crate::manager::dispatch::{Offer, Wish};
@@ -26,10 +26,11 @@ impl Manager {
     /// is accepted.
     pub async fn finish_and_claim(
         &self,
-        worker: &WorkerId,
+        worker: impl Into<CallingWorker>,
         finishes: Vec<Finish>,
         next: ClaimRequest,
     ) -> FinishedAndClaimed {
+        let worker = worker.into();
         let started = Instant::now();
         let mut admission = pin!(self.admit(next));
         let admitted = poll!(admission.as_mut());
@@ -42,8 +43,8 @@ impl Manager {
             && !offer.is_ordered()
         {
             // In a task of its own, so that a dropped call leaves nothing half done.
-            let (manager, worker, caller, count) = (self.clone(), worker.clone(), claimant.clone(), finishes.len());
-            let write = async move { manager.write_ends_and_claims(&worker, finishes, offer, &caller).await };
+            let (manager, worker, caller, count) = (self.clone(), worker, claimant.clone(), finishes.len());
+            let write = async move { manager.write_ends_and_claims(worker, finishes, offer, &caller).await };
             let unknown = || Err(ManagerError::Unknown("the server stopped".to_owned()));
             let ended = |_| ((0..count).map(|_| unknown()).collect(), Ok(Claimed::none()));
             let (results, claimed) = self.shared.tasks.spawn(write).await.unwrap_or_else(ended);
@@ -76,7 +77,7 @@ impl Manager {
     /// Writes ends and claims together.
     async fn write_ends_and_claims(
         &self,
-        worker: &WorkerId,
+        worker: CallingWorker,
         finishes: Vec<Finish>,
         offer: Offer,
         claimant: &Claimant,
@@ -97,7 +98,7 @@ impl Manager {
         let (jobs, failure) = self.settle_claims(decided, along.results);
         slots.settle(&jobs);
         if !is_accepted(&results) {
-            self.give_back(worker, &jobs).await;
+            self.give_back(&jobs).await;
             return (results, Ok(Claimed::none()));
         }
         (results, self.answer_claims((jobs, failure), claimant, turn).await)

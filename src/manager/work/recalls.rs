@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 use utoipa::ToSchema;
 
-use crate::job::{Fence, Job, JobId, JobState, State, WorkerId};
+use crate::job::{Actor, Bearer, CallingWorker, Fence, HistoryEntry, Job, JobId, JobState, Refusal, State, WorkerId};
 use crate::manager::Manager;
 use crate::manager::request::ManagerError;
 use crate::manager::work::write::Acknowledged;
@@ -46,6 +46,11 @@ pub struct Recall {
     pub fence: Fence,
     /// Why the attempt has to end.
     pub reason: RecallReason,
+    /// The name of the token that the lease was taken with: only calls of its holder are answered with it. It goes from
+    /// manager to manager and to no worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    pub holder: Option<Actor>,
 }
 
 /// Why an attempt has to end early.
@@ -64,8 +69,11 @@ impl Recall {
         let State::Running(was) = &before.state else { return None };
         let worker_id = &was.lease.worker_id;
         let is_own = |job: &Job| {
-            let last = job.history.entries().last();
-            job.fence == before.fence && last.is_some_and(|last| last.actor.as_str() == worker_id.as_str())
+            // An administrator may have ended it in the worker's name.
+            let is_own = |last: &HistoryEntry| {
+                last.is_by(worker_id) && was.lease.holder.as_ref().is_none_or(|holder| *holder == last.actor)
+            };
+            job.fence == before.fence && job.history.entries().last().is_some_and(is_own)
         };
         let reason = match after {
             Some(job) if reason_of(job, worker_id, before.fence) != Some(RecallReason::LeaseLost) => {
@@ -74,7 +82,8 @@ impl Recall {
             Some(job) if is_own(job) => return None,
             Some(_) | None => RecallReason::LeaseLost,
         };
-        Some(Self { worker_id: worker_id.clone(), id: before.id.clone(), fence: before.fence, reason })
+        let (worker_id, holder) = (worker_id.clone(), was.lease.holder.clone());
+        Some(Self { worker_id, id: before.id.clone(), fence: before.fence, reason, holder })
     }
 }
 
@@ -92,8 +101,9 @@ fn reason_of(job: &Job, worker: &WorkerId, fence: Fence) -> Option<RecallReason>
 #[derive(Default)]
 pub(super) struct RecallCalls(Mutex<HashMap<WorkerId, Vec<Arc<Waiting>>>>);
 
-#[derive(Default)]
 struct Waiting {
+    /// Who waits; `None` for whom every lease counts as its own.
+    bearer: Option<Bearer>,
     recalls: Mutex<Vec<Recall>>,
     came: Notify,
 }
@@ -106,10 +116,11 @@ struct RecallCall<'a> {
 }
 
 impl RecallCalls {
-    fn enter(&self, worker: &WorkerId) -> RecallCall<'_> {
-        let waiting = Arc::new(Waiting::default());
+    fn enter(&self, worker: CallingWorker) -> RecallCall<'_> {
+        let CallingWorker { id: worker, bearer } = worker;
+        let waiting = Arc::new(Waiting { bearer, recalls: Mutex::default(), came: Notify::new() });
         self.0.lock().entry(worker.clone()).or_default().push(Arc::clone(&waiting));
-        RecallCall { calls: self, worker: worker.clone(), waiting }
+        RecallCall { calls: self, worker, waiting }
     }
 
     fn are_none(&self) -> bool {
@@ -120,14 +131,22 @@ impl RecallCalls {
     fn tell(&self, recall: &Recall) -> bool {
         let calls = self.0.lock();
         let Some(waiting) = calls.get(&recall.worker_id) else { return false };
-        for waiting in waiting {
+        let mut is_told = false;
+        for waiting in waiting.iter().filter(|waiting| waiting.may_hear(recall.holder.as_ref())) {
+            is_told = true;
             let mut recalls = waiting.recalls.lock();
             if recalls.len() < MAX_RECALLS {
                 recalls.push(recall.clone());
             }
             waiting.came.notify_one();
         }
-        true
+        is_told
+    }
+}
+
+impl Waiting {
+    fn may_hear(&self, holder: Option<&Actor>) -> bool {
+        self.bearer.as_ref().zip(holder).is_none_or(|(bearer, holder)| bearer.may_act_for(holder))
     }
 }
 
@@ -159,10 +178,11 @@ impl Manager {
     /// `leases` are those that the worker holds now; it is told of ones that it is given meanwhile as well.
     ///
     /// # Errors
-    /// [`ManagerError::ShuttingDown`]; the store's error when the leases cannot be read.
+    /// [`ManagerError::ShuttingDown`]; [`Refusal::ForeignLease`] when one of the leases was taken with a token of
+    /// another name; the store's error when the leases cannot be read.
     pub async fn recalls(
         &self,
-        worker: &WorkerId,
+        worker: impl Into<CallingWorker>,
         leases: &[(JobId, Fence)],
         wait: Duration,
     ) -> Result<Vec<Recall>, ManagerError> {
@@ -170,9 +190,10 @@ impl Manager {
         if no_claims.is_cancelled() {
             return Err(ManagerError::ShuttingDown);
         }
+        let worker = worker.into();
         // It is entered before the look, so that nothing is missed between the two.
-        let call = self.shared.work.recalls.enter(worker);
-        let mut found = self.recalled(worker, leases).await?;
+        let call = self.shared.work.recalls.enter(worker.clone());
+        let mut found = self.recalled(&worker, leases).await?;
         if found.is_empty() {
             tokio::select! {
                 () = call.waiting.came.notified() => {}
@@ -181,12 +202,13 @@ impl Manager {
             }
             found = std::mem::take(&mut *call.waiting.recalls.lock());
         }
+        found.iter_mut().for_each(|recall| recall.holder = None);
         metrics::counter!("leasehold_recalls_total").increment(found.len() as u64);
         Ok(found)
     }
 
     /// Returns which of these attempts have to end, as a real-time read shows.
-    async fn recalled(&self, worker: &WorkerId, leases: &[(JobId, Fence)]) -> Result<Vec<Recall>, ManagerError> {
+    async fn recalled(&self, worker: &CallingWorker, leases: &[(JobId, Fence)]) -> Result<Vec<Recall>, ManagerError> {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
@@ -195,13 +217,17 @@ impl Manager {
         let mut recalls = Vec::new();
         for ((id, fence), found) in leases.iter().zip(found) {
             let reason = match found {
-                Ok(Some(found)) => reason_of(&found.job, worker, *fence),
+                Ok(Some(found)) if found.job.is_foreign_to(&worker.proof(*fence)) => {
+                    return Err(Refusal::ForeignLease.into());
+                }
+                Ok(Some(found)) => reason_of(&found.job, &worker.id, *fence),
                 Ok(None) => Some(RecallReason::LeaseLost),
                 // Whether there is such a job is not known: the attempt's next heartbeat says so.
                 Err(StoreError::OutOfOrder(_)) => None,
                 Err(error) => return Err(error.into()),
             };
-            let recall = |reason| Recall { worker_id: worker.clone(), id: id.clone(), fence: *fence, reason };
+            let recall =
+                |reason| Recall { worker_id: worker.id.clone(), id: id.clone(), fence: *fence, reason, holder: None };
             recalls.extend(reason.map(recall));
         }
         if !recalls.is_empty() {
@@ -254,8 +280,8 @@ impl Manager {
             let State::Running(running) = &job.state else { continue };
             let attempt = (job.id.clone(), job.fence);
             let worker_id = running.lease.worker_id.clone();
-            let recall =
-                Recall { worker_id, id: job.id.clone(), fence: job.fence, reason: RecallReason::CancelRequested };
+            let (reason, holder) = (RecallReason::CancelRequested, running.lease.holder.clone());
+            let recall = Recall { worker_id, id: job.id.clone(), fence: job.fence, reason, holder };
             // A worker that was told may take its time to end the attempt.
             if look.told.contains(&attempt) || self.shared.work.recalls.tell(&recall) {
                 look.seen.insert(attempt);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, AdminRelease, Body, Change, Failure, Fence, Job, JobId, JobState, LeaseProof, NewBody, Refusal, State,
-    WorkerId,
+    Actor, AdminRelease, Body, CallingWorker, Change, Failure, Fence, Job, JobId, JobState, LeaseProof, NewBody,
+    Refusal, State,
 };
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::{Sought, Versioned, WriteError};
@@ -196,18 +196,19 @@ impl Manager {
     /// Renews leases, and returns the answers in the order of the heartbeats.
     pub async fn heartbeat(
         &self,
-        worker: &WorkerId,
+        worker: impl Into<CallingWorker>,
         beats: Vec<Heartbeat>,
     ) -> Vec<Result<HeartbeatAnswer, ManagerError>> {
-        self.shared.observe.insight.heard_of(worker, beats.len(), self.shared.clock.now());
-        self.shared.observe.workers.is_alive(worker, self.shared.clock.now());
+        let worker = self.named(worker.into());
+        self.shared.observe.insight.heard_of(&worker.id, beats.len(), self.shared.clock.now());
+        self.shared.observe.workers.is_alive(&worker.id, self.shared.clock.now());
         let ids: Vec<JobId> = beats.iter().map(|beat| beat.id.clone()).collect();
         let margin = self.lease_margin();
         let results = self
             .update(&ids, |index, job, now| {
                 let beat = &beats[index];
-                let proof = LeaseProof { worker_id: worker.clone(), fence: beat.fence };
-                job.heartbeat(&proof, beat.progress.clone(), margin, now).map(|job| Change::To(Box::new(job)))
+                job.heartbeat(&worker.proof(beat.fence), beat.progress.clone(), margin, now)
+                    .map(|job| Change::To(Box::new(job)))
             })
             .await;
         results
@@ -224,24 +225,29 @@ impl Manager {
 
     /// Completes, fails or releases attempts, and returns the changed jobs in the same order. A repeated finish returns
     /// the same answer.
-    pub async fn finish(&self, worker: &WorkerId, finishes: Vec<Finish>) -> Vec<Result<Versioned, ManagerError>> {
-        self.finish_along(worker, finishes, &mut Along::default()).await
+    pub async fn finish(
+        &self,
+        worker: impl Into<CallingWorker>,
+        finishes: Vec<Finish>,
+    ) -> Vec<Result<Versioned, ManagerError>> {
+        self.finish_along(worker.into(), finishes, &mut Along::default()).await
     }
 
     /// Does the same as [`Manager::finish`], and makes other writes along with it.
     pub(super) async fn finish_along(
         &self,
-        worker: &WorkerId,
+        worker: CallingWorker,
         finishes: Vec<Finish>,
         along: &mut Along,
     ) -> Vec<Result<Versioned, ManagerError>> {
-        self.shared.observe.workers.is_alive(worker, self.shared.clock.now());
+        let worker = self.named(worker);
+        self.shared.observe.workers.is_alive(&worker.id, self.shared.clock.now());
         let inline_limit = self.shared.store.inline_limit();
         let (mut ids, mut items, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for Finish { id, fence, outcome } in finishes {
             let (end, body) = End::of(outcome, inline_limit);
             items.push(Item { known: self.remembered(&id), body, outcome: None });
-            ends.push((end, LeaseProof { worker_id: worker.clone(), fence }));
+            ends.push((end, worker.proof(fence)));
             ids.push(id);
         }
         let decide = |index: usize, job: &Job, now| ends[index].0.decide(job, &ends[index].1, now);
@@ -325,14 +331,20 @@ impl Manager {
             let ids: Vec<JobId> = page.iter().map(|found| found.job.id.clone()).collect();
             let given_back = self.update(&ids, |_, job, now| {
                 let Some(lease) = job.lease() else { return Ok(Change::Already) };
-                let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: job.fence };
-                job.release(&proof, reason, now)
+                job.release(&lease.calling_worker().proof(job.fence), reason, now)
             });
             for result in given_back.await {
                 result?;
                 reclaimed += 1;
             }
         }
+    }
+
+    /// Returns the worker as transitions name it. A token's name is written only where every process of the store reads
+    /// it; until then no lease has a holder, and the worker alone is named.
+    pub(super) fn named(&self, worker: CallingWorker) -> CallingWorker {
+        let CallingWorker { id, bearer } = worker;
+        CallingWorker { id, bearer: bearer.filter(|_| self.shared.store.keeps_holders()) }
     }
 
     pub(super) async fn update_one<F>(&self, id: &JobId, decide: F) -> Result<Versioned, ManagerError>

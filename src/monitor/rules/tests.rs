@@ -34,11 +34,12 @@ fn job(policy: Option<OrphanPolicy>) -> Job {
 }
 
 fn proof() -> LeaseProof {
-    LeaseProof { worker_id: WorkerId::new("w").expect("a name"), fence: crate::job::Fence::new(1) }
+    LeaseProof { worker_id: WorkerId::new("w").expect("a name"), fence: crate::job::Fence::new(1), bearer: None }
 }
 
 fn running(policy: Option<OrphanPolicy>) -> Job {
-    let claim = Claim { worker_id: proof().worker_id, request_id: None, term: TERM, margin: Duration::ZERO };
+    let claim =
+        Claim { worker_id: proof().worker_id, holder: None, request_id: None, term: TERM, margin: Duration::ZERO };
     job(policy).claim(&claim, at(0)).expect("claimed")
 }
 

@@ -43,6 +43,7 @@ fn running() -> Job {
     let worker_id = WorkerId::new("w-1").expect("a worker");
     let claim = Claim {
         worker_id,
+        holder: None,
         request_id: None,
         term: std::time::Duration::from_secs(60),
         margin: std::time::Duration::ZERO,

@@ -112,9 +112,15 @@ impl Audit {
         Ok(form)
     }
 
+    /// Makes the template, and adds the fields to indices of an earlier version that they lack: they take no others.
     async fn make_template(&self, nodes: &Nodes, form: Form, deadline: Instant) -> Result<(), StoreError> {
-        let request = Request::put(format!("_index_template/{}", self.name), Some(&self.template(form)?));
-        allowed(nodes.call(&request, deadline).await?)?.body().map(drop)
+        let template = self.template(form)?;
+        let request = Request::put(format!("_index_template/{}", self.name), Some(&template));
+        allowed(nodes.call(&request, deadline).await?)?.body().map(drop)?;
+        let added = Request::put(format!("{}/_mapping", self.name), Some(&template["template"]["mappings"]));
+        let reply = allowed(nodes.call(&added, deadline).await?)?;
+        // There is none before the first entry.
+        if reply.status == 404 { Ok(()) } else { reply.body().map(drop) }
     }
 
     async fn make_stream(&self, nodes: &Nodes, deadline: Instant) -> Result<(), StoreError> {

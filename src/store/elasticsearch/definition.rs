@@ -13,7 +13,7 @@ use super::{ElasticsearchOptions, tombstone};
 use crate::query::table::Table;
 
 /// The mappings' version; raised when a field is added. [`super::migrate`] says how older indices get there.
-pub(super) const MAPPING_VERSION: u64 = 5;
+pub(super) const MAPPING_VERSION: u64 = 6;
 const JOBS: &str = include_str!("../../../mappings/jobs.json");
 const BODIES: &str = include_str!("../../../mappings/bodies.json");
 const RECORDS: &str = include_str!("../../../mappings/records.json");

@@ -215,7 +215,7 @@ mod tests {
         });
         let changes = changes.expect("they can be added");
         assert_eq!(changes.len(), 2);
-        assert_eq!(changes[1].what, "add error.code, wait_ms to `x`, and mark it with mapping 5");
+        assert_eq!(changes[1].what, "add error.code, wait_ms to `x`, and mark it with mapping 6");
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
         let format = changes(Kind::Jobs, |properties| properties["run_at"]["format"] = "epoch_millis".into());
         assert_eq!(
             format.expect("nothing to add").last().map(|change| change.what.as_str()),
-            Some("mark `x` with mapping 5")
+            Some("mark `x` with mapping 6")
         );
         assert!(changes(Kind::Records, |properties| properties["more"] = json!({ "type": "long" })).is_ok());
     }

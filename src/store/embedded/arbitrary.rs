@@ -294,13 +294,15 @@ fn state() -> impl Strategy<Value = State> {
 }
 
 fn running() -> impl Strategy<Value = Running> {
-    let lease = (name(WorkerId::new), option::of(name(RequestId::new)), time(), time(), time(), any::<Duration>());
+    let worker = (name(WorkerId::new), option::of(name(Actor::new)));
+    let lease = (worker, option::of(name(RequestId::new)), time(), time(), time(), any::<Duration>());
     let progress = option::of((option::of(number()), any::<Option<String>>()));
     let orphan = option::of((time(), ".*", any::<bool>()));
     let marks = (option::of(time()), option::of(time()));
     (lease, progress, marks, orphan).prop_map(|(lease, progress, (cancel_requested_at, overdue_at), orphan)| Running {
         lease: Lease {
-            worker_id: lease.0,
+            worker_id: lease.0.0,
+            holder: lease.0.1,
             request_id: lease.1,
             acquired_at: lease.2,
             heartbeat_at: lease.3,
@@ -316,15 +318,19 @@ fn running() -> impl Strategy<Value = Running> {
 
 fn entry() -> impl Strategy<Value = HistoryEntry> {
     let states = (option::of(0..6_usize), 0..6_usize);
-    let rest = (any::<u64>(), any::<u32>(), select(&EventName::ALL[..]), name(Actor::new), any::<Option<String>>());
-    (time(), states, rest).prop_map(|(at, (from, to), (fence, attempt, event, actor, reason))| HistoryEntry {
-        at,
-        from: from.map(|from| JobState::ALL[from]),
-        to: JobState::ALL[to],
-        fence: Fence::new(fence),
-        attempt: Attempt::new(attempt),
-        event,
-        actor,
-        reason,
+    let by = (name(Actor::new), option::of(name(WorkerId::new)));
+    let rest = (any::<u64>(), any::<u32>(), select(&EventName::ALL[..]), by, any::<Option<String>>());
+    (time(), states, rest).prop_map(|(at, (from, to), (fence, attempt, event, (actor, worker_id), reason))| {
+        HistoryEntry {
+            at,
+            from: from.map(|from| JobState::ALL[from]),
+            to: JobState::ALL[to],
+            fence: Fence::new(fence),
+            attempt: Attempt::new(attempt),
+            event,
+            actor,
+            worker_id,
+            reason,
+        }
     })
 }

@@ -438,6 +438,10 @@ impl Store for EmbeddedStore {
         INLINE_LIMIT
     }
 
+    fn keeps_holders(&self) -> bool {
+        self.inner.exchange.as_ref().is_none_or(|exchange| exchange.agreed().version >= versions::HOLDERS)
+    }
+
     fn mark(&self) -> LeadershipMark {
         self.inner.exchange.as_ref().map_or_else(LeadershipMark::default, |exchange| exchange.asked.lock().mark())
     }

@@ -45,6 +45,9 @@ fn full() -> Versioned {
     let payload = Body::Inline(Json::parse("{\"n\": 1.50}".to_owned()).expect("json"));
     let submitter = Actor::system("submitter");
     let mut job = job::Job::submit(id, Arc::new(spec), payload, (at(5), Some(at(99))), &submitter, at(2));
+    let worker_id = Some(WorkerId::system("w1"));
+    let first = HistoryEntry { worker_id, ..job.history.entries()[0].clone() };
+    job.history = job::History::from_parts(vec![first], 0);
     job.attempt = Attempt::new(2);
     job.fence = Fence::new(3);
     job.error = Some(job::JobError { code: "exit".to_owned(), message: "status 2".to_owned() });
@@ -52,6 +55,7 @@ fn full() -> Versioned {
     job.started_at = Some(at(6));
     let lease = job::Lease {
         worker_id: WorkerId::new("w1").expect("name"),
+        holder: Some(Actor::system("ci")),
         request_id: Some(RequestId::new("r1").expect("name")),
         acquired_at: at(6),
         heartbeat_at: at(7),

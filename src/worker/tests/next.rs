@@ -207,6 +207,7 @@ async fn jobs_of_an_unanswered_call_are_not_forgotten_when_its_ends_do_not_count
     bed.manager.retry(&Actor::system("test"), &failed, None).await.expect("retried");
     let elsewhere = ClaimRequest {
         worker_id: name("elsewhere"),
+        bearer: None,
         queues: vec![name("q")],
         max_jobs: 1,
         resources: BTreeMap::new(),

@@ -25,8 +25,9 @@ const RECURSIONS: &[(&str, &[&str])] = &[
 /// Functions that only call one of the same name of another type, or recurse over what the program defines.
 const OTHERS: &[(&str, &[&str])] = &[
     ("job/body.rs", &["bytes"]),
+    ("job/history.rs", &["deserialize", "serialize"]),
     ("job/retry.rs", &["serialize"]),
-    ("job/state.rs", &["is_exactly"]),
+    ("job/state.rs", &["deserialize", "is_exactly", "serialize"]),
     ("query/fields.rs", &["lease", "orphan"]),
     ("query/kql/bounds.rs", &["and", "is_empty", "or"]),
     ("query/kql/date.rs", &["name", "parse"]),

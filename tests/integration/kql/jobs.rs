@@ -175,6 +175,7 @@ impl Dice {
         Running {
             lease: Lease {
                 worker_id: WorkerId::new(self.one(WORKERS)).expect("a worker"),
+                holder: None,
                 request_id: self.perhaps(|dice| RequestId::new(dice.one(&["c-1", "c-2"])).expect("a request")),
                 acquired_at: self.time(now),
                 heartbeat_at: self.time(now),
@@ -216,6 +217,7 @@ impl Dice {
             fence: self.fence(),
             attempt: self.attempt(),
             actor: Actor::new(self.one(WORKERS)).expect("an actor"),
+            worker_id: None,
             reason: self.perhaps(|dice| dice.one(REASONS).to_owned()),
         }
     }

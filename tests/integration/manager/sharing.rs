@@ -144,6 +144,7 @@ async fn a_job_goes_to_the_manager_whose_worker_takes_its_kind_wherever_it_was_s
     let pair = Pair::new(server.index_set().await, [server.url(); 2]).await;
     let taking = |number: usize, kind: &str| ClaimRequest {
         worker_id: worker(["first", "second"][number]),
+        bearer: None,
         kinds: vec![Kind::new(kind).expect("a name")],
         wait: SOON,
         ..claim(JOBS)

@@ -114,6 +114,7 @@ async fn work(manager: Manager, queue: String, most: usize) {
     let worker_id = WorkerId::new("worker").expect("an id");
     let claim = ClaimRequest {
         worker_id: worker_id.clone(),
+        bearer: None,
         queues: vec![QueueName::new(queue).expect("a name")],
         max_jobs: 1_000,
         resources: BTreeMap::new(),

@@ -104,6 +104,7 @@ impl Worker {
         let name = format!("{}-{}", self.id(), self.calls);
         let request = ClaimRequest {
             worker_id: self.id(),
+            bearer: None,
             queues: self.orders.queues.clone(),
             max_jobs: self.orders.max_jobs,
             resources: Default::default(),

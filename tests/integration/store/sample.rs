@@ -76,6 +76,7 @@ pub(crate) fn due(schedule: &str, millis: i64) -> Box<Due> {
 pub(crate) fn claimed(job: &Job) -> Arc<Job> {
     let claim = Claim {
         worker_id: worker("worker-1"),
+        holder: None,
         request_id: None,
         term: Duration::from_secs(60),
         margin: Duration::ZERO,
@@ -101,6 +102,7 @@ pub(crate) fn full_states() -> Vec<State> {
         State::Running(Box::new(Running {
             lease: Lease {
                 worker_id: worker("bauer-ü/7 [rack 3]"),
+                holder: None,
                 request_id: Some(request("anfrage №1")),
                 acquired_at: at(1),
                 heartbeat_at: at(2),
@@ -131,6 +133,7 @@ pub(crate) fn bare_states() -> Vec<State> {
     let finished_at = at(0);
     let lease = Lease {
         worker_id: worker("w"),
+        holder: None,
         request_id: None,
         acquired_at: at(0),
         heartbeat_at: at(0),
@@ -163,6 +166,7 @@ pub(crate) fn full(name: &str, state: State) -> Job {
         attempt: Attempt::new(number as u32),
         event: EventName::ALL[number as usize % 12],
         actor: actor("jürgen@example.org"),
+        worker_id: (number % 3 == 0).then(|| worker("host 7/1")),
         reason: (number % 2 == 0).then(|| format!("Grund {number}: „weil“\t'darum'")),
     };
     let spec = JobSpec {

@@ -53,6 +53,7 @@ pub(crate) fn assorted() -> Vec<Arc<Job>> {
         let finished_at = at(11 + number / 4);
         let lease = Lease {
             worker_id: worker(["worker-1", "worker-2"][number as usize % 2]),
+            holder: None,
             request_id: [None, Some("request-1"), Some("request-2")][number as usize % 3].map(request),
             acquired_at: at(0),
             heartbeat_at: at(0),
@@ -381,6 +382,7 @@ pub(crate) async fn a_search_sees_the_latest_version_only(engine: &impl Engine) 
     let first = create(engine, &job).await;
     let claim = Claim {
         worker_id: worker("w"),
+        holder: None,
         request_id: Some(request("r")),
         term: Duration::from_secs(1),
         margin: Duration::ZERO,

@@ -44,13 +44,14 @@ fn life(number: u64) -> Job {
     }
     let claim = Claim {
         worker_id: worker("worker-1"),
+        holder: None,
         request_id: None,
         term: Duration::from_secs(60),
         margin: Duration::ZERO,
     };
     let started = due.plus(wait);
     let running = job.claim(&claim, started).expect("a due job can be claimed");
-    let proof = LeaseProof { worker_id: worker("worker-1"), fence: running.fence };
+    let proof = LeaseProof { worker_id: worker("worker-1"), fence: running.fence, bearer: None };
     let ended = started.plus(took);
     let change = match number % 10 {
         1 => return running,

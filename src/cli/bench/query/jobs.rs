@@ -79,12 +79,13 @@ fn job(number: u32, created_at: Timestamp, is_live: bool) -> Job {
         return submitted;
     }
     let worker_id = valid(WorkerId::new(format!("worker-{}", one_of(WORKERS, number, 3))));
-    let claim = Claim { worker_id: worker_id.clone(), request_id: None, term: SPAN, margin: Duration::ZERO };
+    let claim =
+        Claim { worker_id: worker_id.clone(), holder: None, request_id: None, term: SPAN, margin: Duration::ZERO };
     let running = valid(submitted.claim(&claim, started_at));
     if is_live {
         return running;
     }
-    let proof = LeaseProof { worker_id, fence: running.fence };
+    let proof = LeaseProof { worker_id, fence: running.fence, bearer: None };
     let change = match is_one_in(FAILED, 6) {
         true => running.fail(&proof, &failure(number), finished_at),
         false => running.complete(&proof, &Body::Empty, finished_at),

@@ -90,7 +90,7 @@ impl Run {
             Shown::FromTheFuture => (worker(name(self.holder)), fence + 1),
             Shown::Foreign => (worker(name(self.holder + 1)), fence),
         };
-        LeaseProof { worker_id, fence: Fence::new(fence) }
+        LeaseProof { worker_id, fence: Fence::new(fence), bearer: None }
     }
 
     fn ask(&self, request: &Request, now: Timestamp) -> Result<Change, Refusal> {
@@ -100,7 +100,13 @@ impl Run {
         match request {
             Request::Claim { worker: number, term_ms } => {
                 let term = Duration::from_millis(*term_ms);
-                let claim = Claim { worker_id: worker(name(*number)), request_id: None, term, margin: Duration::ZERO };
+                let claim = Claim {
+                    worker_id: worker(name(*number)),
+                    holder: None,
+                    request_id: None,
+                    term,
+                    margin: Duration::ZERO,
+                };
                 job.claim(&claim, now).map(written)
             }
             Request::Heartbeat(shown) => job.heartbeat(&self.proof(*shown), None, Duration::ZERO, now).map(written),

@@ -186,10 +186,11 @@ fn a_job_that_waits_for_its_next_attempt_waits_for_awake_time() {
 fn failed(id: &str, wait: u64) -> Versioned {
     let Versioned { job, version } = job("q", id, 50, 0);
     let worker_id = WorkerId::new("w").expect("a name");
-    let claim = Claim { worker_id, request_id: None, term: Duration::from_secs(1), margin: Duration::ZERO };
+    let claim =
+        Claim { worker_id, holder: None, request_id: None, term: Duration::from_secs(1), margin: Duration::ZERO };
     let now = Timestamp::from_millis(START);
     let claimed = job.claim(&claim, now).expect("claimed");
-    let proof = LeaseProof { worker_id: claim.worker_id, fence: claimed.fence };
+    let proof = LeaseProof { worker_id: claim.worker_id, fence: claimed.fence, bearer: None };
     let released = claimed.postpone(&proof, "later", Duration::from_millis(wait), now).expect("released");
     let Change::To(job) = released else { panic!("it is changed") };
     Versioned { job: Arc::new(*job), version }

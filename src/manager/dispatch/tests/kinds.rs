@@ -33,6 +33,7 @@ impl Bench {
     fn wait_for_kinds(&self, names: &[&str]) -> WaitingClaim {
         let request = ClaimRequest {
             worker_id: WorkerId::system("worker"),
+            bearer: None,
             queues: queues(&["a"]),
             max_jobs: 1,
             resources: Resources::new(),

@@ -42,6 +42,7 @@ fn of_priority(id: &str, priority: i64) -> Job {
 fn claimed(job: &Job) -> Option<Job> {
     let claim = Claim {
         worker_id: WorkerId::system("w"),
+        holder: None,
         request_id: None,
         term: Duration::from_secs(60),
         margin: Duration::ZERO,
@@ -50,7 +51,7 @@ fn claimed(job: &Job) -> Option<Job> {
 }
 
 fn released(job: &Job) -> Option<Job> {
-    let proof = LeaseProof { worker_id: WorkerId::system("w"), fence: job.fence };
+    let proof = LeaseProof { worker_id: WorkerId::system("w"), fence: job.fence, bearer: None };
     match job.release(&proof, "again", Timestamp::from_millis(3)) {
         Ok(Change::To(job)) => Some(*job),
         _ => None,

@@ -32,12 +32,13 @@ fn submitted(spec: JobSpec, run_at: i64, expires_at: Option<i64>) -> Job {
 
 fn running(now: i64) -> Job {
     let worker_id = WorkerId::new("w").expect("a name");
-    let claim = Claim { worker_id, request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO };
+    let claim =
+        Claim { worker_id, holder: None, request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO };
     submitted(spec(), 0, None).claim(&claim, at(now)).expect("claimed")
 }
 
 fn proof(job: &Job) -> LeaseProof {
-    LeaseProof { worker_id: job.lease().expect("a lease").worker_id.clone(), fence: job.fence }
+    LeaseProof { worker_id: job.lease().expect("a lease").worker_id.clone(), fence: job.fence, bearer: None }
 }
 
 fn failed(job: &Job, now: i64) -> Job {
@@ -315,7 +316,8 @@ fn a_running_job_that_is_to_stop_says_since_when() {
 fn a_job_that_has_ended_says_when_and_why() {
     let first = failed(&running(0), 10);
     let worker_id = WorkerId::new("w").expect("a name");
-    let claim = Claim { worker_id, request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO };
+    let claim =
+        Claim { worker_id, holder: None, request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO };
     let given_up = failed(&first.claim(&claim, at(200)).expect("claimed"), 210);
     let expected = "It failed at 2030-01-01T00:03:30.000Z by w at attempt 2 of 2 (exit: exit status 1).";
     assert_eq!(said(&facts(given_up, 300)), [expected]);

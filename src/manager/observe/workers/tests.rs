@@ -11,6 +11,7 @@ fn worker(name: &str) -> WorkerId {
 fn request(name: &str) -> ClaimRequest {
     ClaimRequest {
         worker_id: worker(name),
+        bearer: None,
         queues: vec![QueueName::new("q").expect("a name")],
         max_jobs: 1,
         resources: Resources::new(),

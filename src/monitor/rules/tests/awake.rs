@@ -71,7 +71,8 @@ impl Model {
     fn new(term: Duration, timeout: Option<Duration>) -> Self {
         let (wall, passed, start) = (Arc::new(ManualClock::at(at(0))), Arc::new(AtomicU64::new(0)), Instant::now());
         let clock = Self::clock(&wall, &passed, start);
-        let claim = Claim { worker_id: proof().worker_id, request_id: None, term, margin: Duration::ZERO };
+        let claim =
+            Claim { worker_id: proof().worker_id, holder: None, request_id: None, term, margin: Duration::ZERO };
         let mut job = job(None);
         job.spec = Arc::new(JobSpec { timeout, expected_runtime: None, ..(*job.spec).clone() });
         let job = job.claim(&claim, at(0)).expect("claimed");
@@ -318,7 +319,8 @@ fn leases_and_time_limits_end_after_a_step_back_behind_the_moment_at_which_the_l
     awake.go_on(at(7_210), Duration::from_secs(10));
     awake.go_on(at(3_610), Duration::from_millis(100));
     let rules = leading(leads_since);
-    let claim = Claim { worker_id: proof().worker_id, request_id: None, term: TERM, margin: Duration::ZERO };
+    let claim =
+        Claim { worker_id: proof().worker_id, holder: None, request_id: None, term: TERM, margin: Duration::ZERO };
     let claimed = |spec: JobSpec| {
         Job { spec: Arc::new(spec), expires_at: None, ..job(None) }.claim(&claim, at(3_610)).expect("claimed")
     };

@@ -49,6 +49,7 @@ pub(in super::super) fn available(payload: Body) -> Job {
 fn running() -> Job {
     let claim = Claim {
         worker_id: name("w1"),
+        holder: None,
         request_id: Some(name("r1")),
         term: Duration::from_secs(60),
         margin: Duration::ZERO,
@@ -57,7 +58,7 @@ fn running() -> Job {
 }
 
 fn proof(job: &Job) -> LeaseProof {
-    LeaseProof { worker_id: name("w1"), fence: job.fence }
+    LeaseProof { worker_id: name("w1"), fence: job.fence, bearer: None }
 }
 
 fn changed(change: Change) -> Job {

@@ -108,7 +108,7 @@ fn bytes(job: Job) -> Vec<u8> {
 fn a_heartbeat_that_reports_another_zero_is_written_with_it() {
     let running = running(&submitted());
     let lease = running.lease().expect("it runs");
-    let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: running.fence };
+    let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: running.fence, bearer: None };
     let beat = |job: &Job, percent: f64, millis: i64| {
         let progress = Progress { percent: Some(percent), message: None };
         job.heartbeat(&proof, Some(progress), Duration::ZERO, at(millis)).expect("it holds the lease")
@@ -135,6 +135,7 @@ fn submitted() -> Job {
 fn running(submitted: &Job) -> Job {
     let claim = Claim {
         worker_id: WorkerId::new("host-17:4711").expect("a name"),
+        holder: None,
         request_id: None,
         term: Duration::from_secs(30),
         margin: Duration::ZERO,
@@ -160,7 +161,7 @@ fn a_heartbeat_takes_few_bytes_and_no_transition_takes_the_job_again() {
     let submitted = submitted();
     let running = running(&submitted);
     let lease = running.lease().expect("it runs");
-    let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: running.fence };
+    let proof = LeaseProof { worker_id: lease.worker_id.clone(), fence: running.fence, bearer: None };
     let beaten = running.heartbeat(&proof, None, Duration::ZERO, at(10_000)).expect("it holds the lease");
     let whole = bytes_of(None, &running);
     assert!(whole > 250, "{whole}");
@@ -172,7 +173,11 @@ fn a_heartbeat_takes_few_bytes_and_no_transition_takes_the_job_again() {
 #[test]
 fn a_job_that_ended_before_is_written_whole() {
     let running = running(&submitted());
-    let proof = LeaseProof { worker_id: running.lease().expect("it runs").worker_id.clone(), fence: running.fence };
+    let proof = LeaseProof {
+        worker_id: running.lease().expect("it runs").worker_id.clone(),
+        fence: running.fence,
+        bearer: None,
+    };
     let ended = changed(running.complete(&proof, &Body::Empty, at(11_000)));
     assert!(ended.is_settled());
     assert_eq!(bytes_of(Some(&ended), &running), bytes_of(None, &running));

@@ -71,6 +71,54 @@ fn each_state_has_a_number_of_its_own_for_good() {
     assert!(state_of(6).is_err());
 }
 
+/// A lease and an entry of the history as earlier versions wrote them, and with the names of tokens.
+#[test]
+fn a_name_of_a_token_lies_beside_the_worker_and_nothing_where_there_is_none() {
+    let at = Timestamp::from_millis(1);
+    let lease = Lease {
+        worker_id: WorkerId::system("w"),
+        holder: None,
+        request_id: None,
+        acquired_at: at,
+        heartbeat_at: at,
+        expires_at: at,
+        term: Duration::from_millis(3),
+    };
+    let entry = HistoryEntry {
+        at,
+        from: None,
+        to: JobState::Running,
+        fence: Fence::new(1),
+        attempt: Attempt::new(1),
+        event: EventName::ALL[1],
+        actor: Actor::system("w"),
+        worker_id: None,
+        reason: None,
+    };
+    let named_lease = Lease { holder: Some(Actor::system("ci")), ..lease.clone() };
+    let named_entry =
+        HistoryEntry { actor: Actor::system("ci"), worker_id: Some(WorkerId::system("w")), ..entry.clone() };
+    for (lease, bytes) in [
+        (lease, &b"\x01w\0\x02\x02\x02\0\xc0\x8d\xb7\x01"[..]),
+        (named_lease, b"\x04w\nci\0\x02\x02\x02\0\xc0\x8d\xb7\x01"),
+    ] {
+        assert_eq!(
+            postcard::to_stdvec(&lease).expect("bytes").escape_ascii().to_string(),
+            bytes.escape_ascii().to_string()
+        );
+        assert_eq!(postcard::from_bytes::<Lease>(bytes).expect("a lease"), lease);
+    }
+    for (entry, bytes) in
+        [(entry, &b"\x02\0\x01\x01\x01\x01\x01w\0"[..]), (named_entry, b"\x02\0\x01\x01\x01\x01\x04ci\nw\0")]
+    {
+        assert_eq!(
+            postcard::to_stdvec(&entry).expect("bytes").escape_ascii().to_string(),
+            bytes.escape_ascii().to_string()
+        );
+        assert_eq!(postcard::from_bytes::<HistoryEntry>(bytes).expect("an entry"), entry);
+    }
+}
+
 /// As below: a change of these bytes is a change of what is on disk.
 #[test]
 fn the_bytes_of_every_state_but_running_stay_as_they_are() {
@@ -103,6 +151,7 @@ fn the_bytes_of_a_job_stay_as_they_are() {
         attempt: Attempt::new(3),
         event: EventName::ALL[4],
         actor: Actor::new("a").expect("an actor"),
+        worker_id: None,
         reason: Some("r".to_owned()),
     };
     let target = NoticeTarget { url: "u".to_owned(), events: vec![EventName::ALL[5]], format: NoticeFormat::Slack };
@@ -131,6 +180,7 @@ fn the_bytes_of_a_job_stay_as_they_are() {
     };
     let lease = Lease {
         worker_id: WorkerId::new("w").expect("a name"),
+        holder: None,
         request_id: Some(RequestId::new("i").expect("a name")),
         acquired_at: at(13),
         heartbeat_at: at(14),

@@ -99,7 +99,8 @@ impl Load {
         let waiting = self.write(created);
 
         let worker_id = WorkerId::new("worker").expect("a name");
-        let claim = Claim { worker_id, request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO };
+        let claim =
+            Claim { worker_id, holder: None, request_id: None, term: Duration::from_secs(60), margin: Duration::ZERO };
         let claimed = waiting.into_iter().map(|Versioned { job, version }| {
             let job = Arc::new(job.claim(&claim, now).expect("it is due"));
             Write::Replace { job, expected: version, bodies: vec![] }
@@ -107,7 +108,7 @@ impl Load {
         let running = self.write(claimed.collect());
 
         let ended = std::mem::replace(&mut self.running, running).into_iter().map(|Versioned { job, version }| {
-            let proof = LeaseProof { worker_id: claim.worker_id.clone(), fence: job.fence };
+            let proof = LeaseProof { worker_id: claim.worker_id.clone(), fence: job.fence, bearer: None };
             let (result, bodies) = self.body();
             let Ok(Change::To(job)) = job.complete(&proof, &result, now) else { panic!("it holds the lease") };
             Write::Replace { job: Arc::new(*job), expected: version, bodies }

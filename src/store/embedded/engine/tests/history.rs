@@ -110,14 +110,20 @@ impl History {
             if job.state == State::Available {
                 let request_id = self.chance(50).then(|| RequestId::new("request").expect("a name"));
                 let worker_id = WorkerId::new("worker").expect("a name");
-                let claim = Claim { worker_id, request_id, term: Duration::from_secs(30), margin: Duration::ZERO };
+                let claim = Claim {
+                    worker_id,
+                    holder: None,
+                    request_id,
+                    term: Duration::from_secs(30),
+                    margin: Duration::ZERO,
+                };
                 return (job.claim(&claim, now).expect("it is due"), vec![]);
             }
             // Whatever it is, it starts again.
             let again = Job { state: State::Available, updated_at: now, ..job.clone() };
             return (again, vec![]);
         };
-        let proof = crate::job::LeaseProof { worker_id: lease.worker_id, fence: job.fence };
+        let proof = crate::job::LeaseProof { worker_id: lease.worker_id, fence: job.fence, bearer: None };
         match self.random.random_range(0..4) {
             0 => (job.heartbeat(&proof, None, Duration::ZERO, now).expect("it holds the lease"), vec![]),
             1 => {
