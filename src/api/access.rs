@@ -64,6 +64,9 @@ pub enum AccessError {
     /// The token has no roles.
     #[error("the token `{0}` has no roles")]
     NoRoles(Actor),
+    /// The system itself acts under the token's name.
+    #[error("a token cannot have the name `{0}`, under which the system itself acts")]
+    Reserved(Actor),
     /// Two tokens have the same name.
     #[error("there are two tokens `{0}`")]
     Twice(Actor),
@@ -213,6 +216,9 @@ fn holders(tokens: Vec<Token>) -> Result<Arc<[Arc<Holder>]>, AccessError> {
     let mut holders = Vec::with_capacity(tokens.len());
     for Token { name, roles, sha256 } in tokens {
         let hash = from_hex(&sha256).ok_or_else(|| AccessError::Hash(name.clone()))?;
+        if name.is_reserved() {
+            return Err(AccessError::Reserved(name));
+        }
         if roles.is_empty() {
             return Err(AccessError::NoRoles(name));
         }

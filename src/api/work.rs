@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::call::{Answer, Call, Work};
 use super::delivery::{deliver, deliver_with_items, deliver_with_job};
+use super::error::ApiError;
 use super::extract::{BulkBody, JobPath, JsonBody, Query, UserAgent, WorkerPath};
 use super::items::{in_order, only, sort_out};
 use super::jobs::{as_written, job_as_written};
@@ -97,6 +98,9 @@ pub(crate) async fn recalls(
 ) -> Answer {
     query.only(&["wait_ms"])?;
     let wait = query.number("wait_ms", 0..=MAX_WAIT_MS)?.unwrap_or_default();
+    if worker.is_reserved() {
+        return Err(ApiError::field("worker_id", "is a name under which the system itself acts"));
+    }
     let leases = held.into_leases()?;
     let items = call.app.manager.recalls(call.worker(worker), &leases, Duration::from_millis(wait)).await?;
     ok(&RecallList { items })

@@ -48,7 +48,7 @@ pub use hold::Hold;
 pub use limit::{LimitName, LimitScope, MAX_CONCURRENT};
 pub use names::{
     Actor, ConcurrencyKey, ErrorCode, IdempotencyKey, InvalidName, JobId, Kind, LabelName, OrderingKey, Owner,
-    QueueName, RecordName, RequestId, ScheduleId, UniqueKey, WorkerId,
+    QueueName, RESERVED_ACTORS, RecordName, RequestId, ScheduleId, UniqueKey, WorkerId,
 };
 pub use notice::{Notice, NoticeFormat, NoticeTarget, NotifiableEvent};
 pub use oversight::Recovery;

@@ -279,6 +279,31 @@ impl WorkerId {
     }
 }
 
+/// The names under which the system itself acts. No token and no worker of a client has one, nor one that starts with
+/// [`QueueName::INTERNAL`]: the history would name the wrong one.
+pub const RESERVED_ACTORS: [&str; 8] =
+    ["anonymous", "leasehold", "manager", "monitor", "notifier", "replay", "run", "scheduler"];
+
+fn is_of_the_system(name: &str) -> bool {
+    RESERVED_ACTORS.contains(&name) || name.starts_with(QueueName::INTERNAL)
+}
+
+impl Actor {
+    /// Returns whether the name is one of those under which the system itself acts.
+    #[must_use]
+    pub fn is_reserved(&self) -> bool {
+        is_of_the_system(&self.0)
+    }
+}
+
+impl WorkerId {
+    /// Returns whether no worker of a client may have the id: the system itself acts under it.
+    #[must_use]
+    pub fn is_reserved(&self) -> bool {
+        is_of_the_system(&self.0)
+    }
+}
+
 impl From<&WorkerId> for Actor {
     fn from(worker: &WorkerId) -> Self {
         Self(worker.0.clone())
@@ -340,6 +365,49 @@ mod tests {
         assert_eq!(QueueName::new(" a"), Err(InvalidName::Blank));
         assert_eq!(QueueName::new(".."), Err(InvalidName::Dots));
         assert_eq!(QueueName::new("x".repeat(MAX_NAME_BYTES + 1)), Err(InvalidName::TooLong));
+    }
+
+    /// Returns the names of actors that a source file makes, apart from its tests: literals, and constants by their
+    /// values anywhere in the source.
+    fn actors_of(text: &str, all: &str) -> Vec<String> {
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let mut found = Vec::new();
+        for maker in ["Actor::system(", "Caller::system("] {
+            for made in text.split(maker).skip(1) {
+                let name = made.split(')').next().unwrap_or_default();
+                let constant =
+                    all.split(&format!("const {name}: &str = ")).nth(1).and_then(|rest| rest.split(';').next());
+                found.push(constant.unwrap_or(name).trim_matches('"').to_owned());
+            }
+        }
+        found
+    }
+
+    fn sources(folder: &std::path::Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "tests") {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|kind| kind == "rs") && !path.ends_with("tests.rs") {
+                found.push(std::fs::read_to_string(path).expect("a source file"));
+            }
+        }
+    }
+
+    #[test]
+    fn every_name_under_which_the_system_acts_is_reserved() {
+        let mut files = Vec::new();
+        sources(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+        let all = files.concat();
+        let mut found: Vec<String> = files.iter().flat_map(|text| actors_of(text, &all)).collect();
+        found.sort_unstable();
+        found.dedup();
+        assert!(found.iter().any(|name| name == "scheduler") && found.len() > 5, "{found:?}");
+        let open: Vec<&String> = found.iter().filter(|name| !is_of_the_system(name)).collect();
+        assert!(open.is_empty(), "these are not reserved: {open:?}");
+        for name in RESERVED_ACTORS {
+            assert!(name == "leasehold" || found.iter().any(|made| made == name), "nothing acts as {name}");
+        }
     }
 
     #[test]

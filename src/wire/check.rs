@@ -16,7 +16,8 @@ use crate::executor::TargetUrl;
 use crate::job::edit;
 use crate::job::{
     Concurrency, EventName, InvalidName, Json, LabelName, MAX_CONCURRENT, MAX_OFFERED, MAX_OFFERED_NAME,
-    MAX_OFFERED_VALUE, MAX_RESOURCE_NAME, QueueName, Requirement, is_offered_name, is_offered_value, is_resource_name,
+    MAX_OFFERED_VALUE, MAX_RESOURCE_NAME, QueueName, Requirement, WorkerId, is_offered_name, is_offered_value,
+    is_resource_name,
 };
 use crate::manager;
 use crate::schedule::Fault;
@@ -214,6 +215,16 @@ impl Checks {
             return None;
         }
         Some(queue)
+    }
+
+    /// Checks the id of a worker that calls. Ids under which the system itself acts are not among them.
+    pub(crate) fn worker(&mut self, text: &str) -> Option<WorkerId> {
+        let worker: WorkerId = self.name("worker_id", text)?;
+        if worker.is_reserved() {
+            self.fault("worker_id", "is a name under which the system itself acts");
+            return None;
+        }
+        Some(worker)
     }
 
     /// Checks a name that may be missing.

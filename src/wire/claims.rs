@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 
 use super::bulk::{CompletionItem, ItemError};
 use super::check::{Checks, Invalid, LEASE_MS, MAX_CLAIMED_JOBS, MAX_CLAIMED_KINDS, MAX_CLAIMED_QUEUES, MAX_WAIT_MS};
-use super::described::{QueueWeights, Resources, UserQueue};
+use super::described::{QueueWeights, Resources, UserQueue, UserWorker};
 use super::job::Job;
-use crate::job::{Kind, OfferedLabels, QueueName, RequestId, WorkerId};
+use crate::job::{Kind, OfferedLabels, QueueName, RequestId};
 use crate::manager::{self, ClaimOrder, MAX_QUEUE_WEIGHT, QueueOrder};
 
 /// The default length of a lease, in milliseconds.
@@ -25,7 +25,7 @@ pub const DEFAULT_LEASE_MS: u64 = 60_000;
 }))]
 pub struct ClaimJobs {
     /// The worker's name, which no other worker may have.
-    #[schema(value_type = WorkerId)]
+    #[schema(value_type = UserWorker)]
     pub worker_id: String,
     /// The queues to claim from; 1 to 64.
     #[schema(value_type = Vec<UserQueue>, min_items = 1, max_items = 64)]
@@ -93,7 +93,7 @@ impl ClaimJobs {
     /// Every field that is wrong, by name.
     pub fn into_claim(self) -> Result<manager::ClaimRequest, Invalid> {
         let mut checks = Checks::default();
-        let worker_id = checks.name("worker_id", &self.worker_id);
+        let worker_id = checks.worker(&self.worker_id);
         if self.queues.is_empty() {
             checks.fault("queues", "must name at least one queue");
         }

@@ -10,7 +10,9 @@ use utoipa::{PartialSchema, ToSchema};
 use super::check::{
     MAX_CLAIMED_QUEUES, MAX_LABEL_BYTES, MAX_LABELS, MAX_RESOURCES, RESERVED_IDS, RESERVED_SCHEDULE_IDS,
 };
-use crate::job::{JobId, LabelName, MAX_RESOURCE_NAME, Owner, QueueName, RESOURCE_NAME_PATTERN, ScheduleId};
+use crate::job::{
+    JobId, LabelName, MAX_RESOURCE_NAME, Owner, QueueName, RESERVED_ACTORS, RESOURCE_NAME_PATTERN, ScheduleId, WorkerId,
+};
 use crate::manager::{MAX_QUEUE_WEIGHT, MAX_WEIGHT, MAX_WEIGHTS};
 
 /// The schema of a type.
@@ -85,6 +87,26 @@ impl PartialSchema for UserQueue {
 impl ToSchema for UserQueue {
     fn schemas(components: &mut Components) {
         add::<QueueName>(components);
+    }
+}
+
+/// The id that a client's worker gives itself.
+pub(crate) struct UserWorker;
+
+impl PartialSchema for UserWorker {
+    fn schema() -> Described {
+        let internal = QueueName::INTERNAL.replace('.', r"\.");
+        let reserved = format!("^(?:{internal}|(?:{})$)", RESERVED_ACTORS.join("|"));
+        except::<WorkerId>(
+            "The id of a worker, under which the system itself does not act.",
+            json!({"pattern": reserved}),
+        )
+    }
+}
+
+impl ToSchema for UserWorker {
+    fn schemas(components: &mut Components) {
+        add::<WorkerId>(components);
     }
 }
 

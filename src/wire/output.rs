@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::check::{Checks, Invalid, MAX_BULK_ITEMS};
+use super::described::UserWorker;
 use crate::job::{Fence, JobId, WorkerId};
 use crate::manager::{self, OutputPiece};
 use crate::store::{OutputOf, Stream};
@@ -20,7 +21,7 @@ pub const MAX_OFFSET: u64 = 1 << 50;
 #[serde(deny_unknown_fields)]
 pub struct PutOutput {
     /// The worker that holds the lease.
-    #[schema(value_type = WorkerId)]
+    #[schema(value_type = UserWorker)]
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
@@ -49,7 +50,7 @@ impl PutOutput {
     /// Every field that is wrong.
     pub fn into_piece(self, id: JobId) -> Result<(WorkerId, OutputPiece), Invalid> {
         let mut checks = Checks::default();
-        let worker = checks.name("worker_id", &self.worker_id);
+        let worker = checks.worker(&self.worker_id);
         let bytes = checks.bytes(self.text, self.base64);
         checks.offset(self.offset);
         let of = OutputOf { job: id, fence: Fence::new(self.fence) };
@@ -63,7 +64,7 @@ impl PutOutput {
 #[serde(deny_unknown_fields)]
 pub struct PutOutputs {
     /// The worker that holds the leases.
-    #[schema(value_type = WorkerId)]
+    #[schema(value_type = UserWorker)]
     pub worker_id: String,
     /// The pieces; at most 1,000.
     #[schema(max_items = 1000)]
@@ -104,7 +105,7 @@ impl PutOutputs {
     /// The worker's name or the number of pieces is wrong.
     pub fn into_pieces(self) -> Result<(WorkerId, Vec<Result<OutputPiece, Invalid>>), Invalid> {
         let mut checks = Checks::default();
-        let worker = checks.name("worker_id", &self.worker_id);
+        let worker = checks.worker(&self.worker_id);
         checks.count("pieces", self.pieces.len(), MAX_BULK_ITEMS);
         let worker = checks.finish(worker)?;
         Ok((worker, self.pieces.into_iter().map(PieceOfOutput::into_piece).collect()))

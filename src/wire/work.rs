@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::check::{Checks, Invalid, MAX_BULK_ITEMS, MAX_ERROR_BYTES, MAX_RETRY_MS, MAX_TEXT_BYTES};
 use super::claims::ClaimNext;
+use super::described::UserWorker;
 use super::job::{JobError, Progress};
 use crate::job::{self, Actor, ErrorCode, Fence, JobId, Json, Then, WorkerId};
 use crate::manager;
@@ -20,7 +21,7 @@ const RELEASED: &str = "released by its worker";
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatJob {
     /// The worker that holds the lease.
-    #[schema(value_type = WorkerId)]
+    #[schema(value_type = UserWorker)]
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
@@ -36,7 +37,7 @@ impl HeartbeatJob {
     /// Every field that is wrong.
     pub fn into_beat(self, id: JobId) -> Result<(WorkerId, manager::Heartbeat), Invalid> {
         let mut checks = Checks::default();
-        let worker = checks.name("worker_id", &self.worker_id);
+        let worker = checks.worker(&self.worker_id);
         let progress = checks.progress(self.progress);
         Ok((checks.finish(worker)?, manager::Heartbeat { id, fence: Fence::new(self.fence), progress }))
     }
@@ -47,7 +48,7 @@ impl HeartbeatJob {
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatJobs {
     /// The worker that holds the leases.
-    #[schema(value_type = WorkerId)]
+    #[schema(value_type = UserWorker)]
     pub worker_id: String,
     /// The leases to prolong; at most 1,000.
     #[schema(max_items = 1000)]
@@ -75,7 +76,7 @@ impl HeartbeatJobs {
     /// The worker's name or the number of items is wrong.
     pub fn into_beats(self) -> Result<(WorkerId, Vec<Result<manager::Heartbeat, Invalid>>), Invalid> {
         let mut checks = Checks::default();
-        let worker = checks.name("worker_id", &self.worker_id);
+        let worker = checks.worker(&self.worker_id);
         checks.count("leases", self.leases.len(), MAX_BULK_ITEMS);
         let worker = checks.finish(worker)?;
         Ok((worker, self.leases.into_iter().map(LeaseBeat::into_beat).collect()))
@@ -140,7 +141,7 @@ impl AwaitRecalls {
 #[serde(deny_unknown_fields)]
 pub struct CompleteJob {
     /// The worker that ran the job.
-    #[schema(value_type = WorkerId)]
+    #[schema(value_type = UserWorker)]
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
@@ -161,7 +162,7 @@ impl CompleteJob {
     /// Every field that is wrong.
     pub fn into_finish(self, id: JobId) -> Result<(WorkerId, manager::Finish, Option<manager::ClaimRequest>), Invalid> {
         let mut checks = Checks::default();
-        let worker = checks.name("worker_id", &self.worker_id);
+        let worker = checks.worker(&self.worker_id);
         checks.body("result", self.result.as_ref());
         let next = checks.next(self.next, &self.worker_id);
         let outcome = manager::Outcome::Completed { result: self.result };
@@ -175,7 +176,7 @@ impl CompleteJob {
 #[serde(deny_unknown_fields)]
 pub struct FailJob {
     /// The worker that ran the job.
-    #[schema(value_type = WorkerId)]
+    #[schema(value_type = UserWorker)]
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
@@ -199,7 +200,7 @@ impl FailJob {
     /// Every field that is wrong.
     pub fn into_finish(self, id: JobId) -> Result<(WorkerId, manager::Finish, Option<manager::ClaimRequest>), Invalid> {
         let mut checks = Checks::default();
-        let worker = checks.name("worker_id", &self.worker_id);
+        let worker = checks.worker(&self.worker_id);
         let outcome = checks.failure(self.error, self.retryable, self.retry_after_ms);
         let next = checks.next(self.next, &self.worker_id);
         Ok((checks.finish(worker)?, manager::Finish { id, fence: Fence::new(self.fence), outcome }, next))
@@ -211,7 +212,7 @@ impl FailJob {
 #[serde(deny_unknown_fields)]
 pub struct ReleaseJob {
     /// The worker that holds the lease.
-    #[schema(value_type = WorkerId)]
+    #[schema(value_type = UserWorker)]
     pub worker_id: String,
     /// The fence of the claim.
     pub fence: u64,
@@ -232,7 +233,7 @@ impl ReleaseJob {
     /// Every field that is wrong.
     pub fn into_finish(self, id: JobId) -> Result<(WorkerId, manager::Finish), Invalid> {
         let mut checks = Checks::default();
-        let worker = checks.name("worker_id", &self.worker_id);
+        let worker = checks.worker(&self.worker_id);
         let reason = self.reason.unwrap_or_else(|| RELEASED.to_owned());
         checks.text("reason", &reason, MAX_TEXT_BYTES);
         let delay = checks.millis("delay_ms", self.delay_ms.unwrap_or(0), 0..=MAX_RETRY_MS);
@@ -246,7 +247,7 @@ impl ReleaseJob {
 #[serde(deny_unknown_fields)]
 pub struct FinishJobs {
     /// The worker that ran the jobs.
-    #[schema(value_type = WorkerId)]
+    #[schema(value_type = UserWorker)]
     pub worker_id: String,
     /// The completions and failures; at most 1,000.
     #[schema(max_items = 1000)]
@@ -290,7 +291,7 @@ impl FinishJobs {
     /// The worker's name, the number of items or the claim of the next jobs is wrong.
     pub fn into_finishes(self) -> Result<CheckedEnds, Invalid> {
         let mut checks = Checks::default();
-        let worker = checks.name("worker_id", &self.worker_id);
+        let worker = checks.worker(&self.worker_id);
         checks.count("items", self.items.len(), MAX_BULK_ITEMS);
         let next = checks.next(self.next, &self.worker_id);
         let worker = checks.finish(worker)?;

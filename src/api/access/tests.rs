@@ -80,3 +80,11 @@ fn headers_of(secret: &str) -> HeaderMap {
     let value = HeaderValue::try_from(format!("Bearer {secret}")).expect("a value");
     HeaderMap::from_iter([(AUTHORIZATION, value)])
 }
+
+#[test]
+fn no_token_has_a_name_under_which_the_system_acts() {
+    for name in crate::job::RESERVED_ACTORS.into_iter().chain(["leasehold.x"]) {
+        let token = Token { name: Actor::system(name), roles: [Role::Read].into(), sha256: token_hash("a") };
+        assert_eq!(Access::new(vec![token]).err(), Some(AccessError::Reserved(Actor::system(name))));
+    }
+}
