@@ -18,6 +18,7 @@ pub use self::sites::OwnNames;
 
 use self::sites::Sites;
 use super::budgets::Budgets;
+use super::denied::DeniedCalls;
 use super::error::{ApiError, Code};
 use super::failures::Failures;
 use super::proxies::Proxies;
@@ -200,7 +201,7 @@ impl Access {
             Ok(Some(Bearer { name: holder.name.clone(), is_admin }))
         } else {
             let detail = format!("the token has not the role `{role}`, which this call needs");
-            Err(ApiError::new(Code::Forbidden, detail))
+            Err(ApiError::new(Code::Forbidden, detail).of_token(&holder.name))
         }
     }
 }
@@ -243,6 +244,8 @@ pub(super) struct Guard {
     pub(super) proxies: Proxies,
     /// The tokens that were refused of late.
     pub(super) failures: Failures,
+    /// The calls that were denied of late.
+    pub(super) denied: DeniedCalls,
     /// Whether people reach the process by TLS, whatever a proxy says.
     is_by_tls: bool,
     /// The renewals of tokens after which the budgets were shared.
@@ -255,7 +258,8 @@ impl Guard {
         let sites = access.is_open().then(|| Sites::new(address, access.names.clone()));
         let (failures, is_by_tls) = (Failures::default(), access.names.is_by_tls());
         let seen = AtomicU64::new(0);
-        Self { sites, is_by_tls, access, budgets, proxies, failures, seen }
+        let denied = DeniedCalls::default();
+        Self { sites, is_by_tls, access, budgets, proxies, failures, denied, seen }
     }
 
     /// Shares the budgets among the holders of tokens that were renewed.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 
-use crate::job::{Fence, JobId, Refusal};
+use crate::job::{Actor, Fence, JobId, Refusal};
 use crate::manager::ManagerError;
 use crate::store::StoreError;
 use crate::wire::{FieldError, Invalid, ItemError, Problem};
@@ -148,6 +148,8 @@ pub(crate) struct ApiError {
     is_known: bool,
     /// Whether this process did not lead when the store was to write.
     is_not_led: bool,
+    /// The name of the caller's token, where that is known and the call is denied.
+    token: Option<Actor>,
 }
 
 impl ApiError {
@@ -164,7 +166,18 @@ impl ApiError {
             cause: None,
             is_known: false,
             is_not_led: false,
+            token: None,
         }
+    }
+
+    /// Returns the same refusal of a caller with a token of this name.
+    pub(crate) fn of_token(self, name: &Actor) -> Self {
+        Self { token: Some(name.clone()), ..self }
+    }
+
+    /// Returns the name of the token of a caller whose call is denied, where that is known.
+    pub(crate) const fn token(&self) -> Option<&Actor> {
+        self.token.as_ref()
     }
 
     /// Creates a refusal because of one field.

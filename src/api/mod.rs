@@ -30,6 +30,7 @@ mod charge;
 mod cluster;
 mod connection;
 mod delivery;
+mod denied;
 mod error;
 mod events;
 mod export;

@@ -55,6 +55,7 @@ pub(super) fn observe(
     let from = request.extensions().get::<Arc<Remote>>().map(|remote| remote.address());
     let way = guard.way(from, request.headers());
     request.extensions_mut().insert(way);
+    let address = from.map(|from| guard.proxies.client(from, request.headers()));
     let admitted = take_cookie(&mut request, way).and_then(|()| admit(&guard, &request));
     let shown = Shown::of(&guard, &request);
     let (answer, strangers) = match admitted.and_then(|()| charge(&guard, &mut request)) {
@@ -64,7 +65,8 @@ pub(super) fn observe(
     // An async function would keep room for the request for as long as the call waits.
     answer
         .map(move |answer| {
-            let mut response = begun.end(answer.map_or_else(|panic| panicked(&*panic), |Ok(response)| response));
+            let mut response =
+                begun.end((&guard, address), answer.map_or_else(|panic| panicked(&*panic), |Ok(response)| response));
             if let Some(strangers) = strangers {
                 response.extensions_mut().insert(strangers);
             }
@@ -121,12 +123,13 @@ struct Begun {
 
 impl Begun {
     /// Logs and counts the call, and returns its answer.
-    fn end(self, mut response: Response) -> Response {
+    fn end(self, (guard, address): (&Guard, Option<IpAddr>), mut response: Response) -> Response {
         let Self { at, request_id, method, route } = self;
         let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
         let refused = ApiError::of_response(&response);
         if let Some(refused) = &refused {
             write_problem(&mut response, &refused.to_problem(request_id.to_str().unwrap_or_default()));
+            guard.denied.note(refused, address, (method, route));
         }
         let status = response.status();
         let elapsed = at.elapsed();
