@@ -6,11 +6,11 @@ use super::extract::Query;
 use super::json::ok;
 use super::lists::{decode, encode_cursor, limit, time, values};
 use crate::clock::Timestamp;
-use crate::job::{Actor, EventName, JobId, Kind, Owner, QueueName};
-use crate::manager::AuditQuery;
+use crate::job::{Actor, JobId, Kind, Owner, QueueName};
+use crate::manager::{AuditEventName, AuditQuery};
 use crate::wire::AuditAnswer;
 
-/// Reads the audit: what happened to jobs, also to those that are removed.
+/// Reads the audit: what happened to jobs, also to those that are removed, and who changed something else.
 ///
 /// The newest events come first. A page can have fewer than `limit`, even none, although there is a next one: the
 /// server ends a page where it has read enough. `kept` is false where no audit is kept. The latest events may be
@@ -21,7 +21,7 @@ use crate::wire::AuditAnswer;
         ("queue" = Option<Vec<QueueName>>, Query, max_items = 100, description = "Selects jobs of these queues"),
         ("kind" = Option<Vec<Kind>>, Query, max_items = 100, description = "Selects jobs of these kinds"),
         ("owner" = Option<Vec<Owner>>, Query, max_items = 100, description = "Selects jobs of these owners"),
-        ("event" = Option<Vec<EventName>>, Query, max_items = 100, description = "Selects these events"),
+        ("event" = Option<Vec<AuditEventName>>, Query, max_items = 100, description = "Selects these events"),
         ("actor" = Option<Vec<Actor>>, Query, max_items = 100,
             description = "Selects events that these workers, people or parts of the system caused"),
         ("from" = Option<Timestamp>, Query, description = "Selects what happened at this time or later"),

@@ -7,7 +7,7 @@ use super::call::{Admin, Answer, Call, Read};
 use super::extract::{JsonBody, LimitPath, Query};
 use super::json::ok;
 use crate::job::LimitScope;
-use crate::manager::LimitState;
+use crate::manager::{ChangeName, LimitState};
 use crate::wire::{Page, SetLimit};
 
 /// Lists the limits that are set, by scope and name, each with the jobs that run under it.
@@ -46,7 +46,9 @@ pub(crate) async fn set_limit(
     LimitPath(name): LimitPath,
     JsonBody(set): JsonBody<SetLimit>,
 ) -> Answer {
-    call.app.manager.set_limit(&call.caller, &name, set.into_new_limit()?).await?;
+    let change = call.change(ChangeName::LimitSet).of(&name).to(&set);
+    let set = set.into_new_limit()?;
+    call.audited(change, call.app.manager.set_limit(&call.caller, &name, set)).await?;
     ok(&call.app.manager.limit(&name).await?)
 }
 
@@ -56,6 +58,6 @@ pub(crate) async fn set_limit(
         ("name" = String, Path, description = "The name of the queue, kind, owner or key")),
     responses((status = 204, description = "The limit is not set any more, or was not set")))]
 pub(crate) async fn remove_limit(call: Call<Admin>, LimitPath(name): LimitPath) -> Answer {
-    call.app.manager.remove_limit(&name).await?;
+    call.audited(call.change(ChangeName::LimitRemoved).of(&name), call.app.manager.remove_limit(&name)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

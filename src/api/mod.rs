@@ -20,6 +20,7 @@ mod admin;
 mod amend;
 mod app;
 mod audit;
+mod audited;
 mod backfill;
 mod body;
 mod browsers;

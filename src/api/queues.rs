@@ -5,6 +5,7 @@ use super::call::{Admin, Answer, Call, Read};
 use super::extract::{JsonBody, OptionalJsonBody, Query, QueuePath};
 use super::json::ok;
 use crate::job::QueueName;
+use crate::manager::ChangeName;
 use crate::wire::{ChangeQueue, ChangeReason, Page, Queue};
 
 /// A body without fields: `{}`.
@@ -42,7 +43,8 @@ pub(crate) async fn pause_queue(
     OptionalJsonBody(pause): OptionalJsonBody<ChangeReason>,
 ) -> Answer {
     let reason = pause.into_reason()?;
-    call.app.manager.pause(&call.caller, &name, reason.as_deref()).await?;
+    let change = call.change(ChangeName::QueuePaused).of(&name).because(reason.clone());
+    call.audited(change, call.app.manager.pause(&call.caller, &name, reason.as_deref())).await?;
     show(&call.app, &name).await
 }
 
@@ -55,7 +57,7 @@ pub(crate) async fn resume_queue(
     QueuePath(name): QueuePath,
     _: OptionalJsonBody<NoFields>,
 ) -> Answer {
-    call.app.manager.resume(&name).await?;
+    call.audited(call.change(ChangeName::QueueResumed).of(&name), call.app.manager.resume(&name)).await?;
     show(&call.app, &name).await
 }
 
@@ -71,7 +73,9 @@ pub(crate) async fn change_queue(
     QueuePath(name): QueuePath,
     JsonBody(change): JsonBody<ChangeQueue>,
 ) -> Answer {
-    call.app.manager.set_up_queue(&name, &change.into_change()?).await?;
+    let entry = call.change(ChangeName::QueueChanged).of(&name).to(&change);
+    let change = change.into_change()?;
+    call.audited(entry, call.app.manager.set_up_queue(&name, &change)).await?;
     show(&call.app, &name).await
 }
 

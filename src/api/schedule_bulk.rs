@@ -1,13 +1,12 @@
 //! The calls of administrators that change many schedules at once.
 
-use super::App;
 use super::admin::CHANGES_WITHIN;
 use super::call::{Admin, Answer, Call};
 use super::extract::JsonBody;
 use super::items::changed;
 use super::json::ok;
 use super::schedules::schedules;
-use crate::manager::{BulkBounds, Caller};
+use crate::manager::{BulkBounds, ChangeName};
 use crate::scheduler::{ScheduleAction, ScheduleOrder, ScheduleSelection};
 use crate::wire::schedule_bulk::OrderedSchedules;
 use crate::wire::{BulkReport, BulkScheduleChange, Schedule};
@@ -21,7 +20,7 @@ use crate::wire::{BulkReport, BulkScheduleChange, Schedule};
     request_body = BulkScheduleChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Schedule>)))]
 pub(crate) async fn pause(call: Call<Admin>, JsonBody(change): JsonBody<BulkScheduleChange>) -> Answer {
-    change_many(&call.app, call.caller, ScheduleAction::Pause, change).await
+    change_many(&call, ScheduleAction::Pause, change).await
 }
 
 /// Ends the pauses of many schedules.
@@ -32,7 +31,7 @@ pub(crate) async fn pause(call: Call<Admin>, JsonBody(change): JsonBody<BulkSche
     request_body = BulkScheduleChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Schedule>)))]
 pub(crate) async fn resume(call: Call<Admin>, JsonBody(change): JsonBody<BulkScheduleChange>) -> Answer {
-    change_many(&call.app, call.caller, ScheduleAction::Resume, change).await
+    change_many(&call, ScheduleAction::Resume, change).await
 }
 
 /// Removes many schedules.
@@ -43,10 +42,17 @@ pub(crate) async fn resume(call: Call<Admin>, JsonBody(change): JsonBody<BulkSch
     request_body = BulkScheduleChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Schedule>)))]
 pub(crate) async fn remove(call: Call<Admin>, JsonBody(change): JsonBody<BulkScheduleChange>) -> Answer {
-    change_many(&call.app, call.caller, ScheduleAction::Remove, change).await
+    change_many(&call, ScheduleAction::Remove, change).await
 }
 
-async fn change_many(app: &App, caller: Caller, action: ScheduleAction, change: BulkScheduleChange) -> Answer {
+async fn change_many(call: &Call<Admin>, action: ScheduleAction, change: BulkScheduleChange) -> Answer {
+    let (app, caller) = (&call.app, call.caller.clone());
+    let name = match action {
+        ScheduleAction::Pause => ChangeName::SchedulesPaused,
+        ScheduleAction::Resume => ChangeName::SchedulesResumed,
+        ScheduleAction::Remove => ChangeName::SchedulesRemoved,
+    };
+    let entry = call.change(name).to(&change);
     let schedules = schedules(app)?;
     let is_pause = action == ScheduleAction::Pause;
     let OrderedSchedules { filter, ids, reason, max_schedules, after } =
@@ -58,6 +64,8 @@ async fn change_many(app: &App, caller: Caller, action: ScheduleAction, change: 
         return ok(&BulkReport::previewed(preview.matched, sample));
     };
     let bounds = BulkBounds { after, max_items: max_schedules, within: CHANGES_WITHIN };
-    let report = schedules.change_many(ScheduleOrder { action, caller, reason }, selection, bounds).await?;
+    let entry = entry.because(Some(reason.clone()).filter(|reason| !reason.is_empty()));
+    let order = ScheduleOrder { action, caller, reason };
+    let report = call.audited(entry, schedules.change_many(order, selection, bounds)).await?;
     ok(&changed::<Schedule, _, _, _>(report, String::from))
 }

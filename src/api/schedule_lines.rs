@@ -15,6 +15,7 @@ use http::header::ACCEPT;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::audited::why_not;
 use super::call::{Answer, Call, Submit};
 use super::error::{ApiError, Code};
 use super::extract::parse;
@@ -25,7 +26,7 @@ use super::line_stream::{Line, LineStream, MAX_LINE_BYTES};
 use super::pieces::{self, NDJSON, Source};
 use super::schedules::{new_schedule, schedules, status};
 use crate::job::ScheduleId;
-use crate::manager::{Caller, ManagerError};
+use crate::manager::{AuditChange, Caller, ChangeName, Manager, ManagerError};
 use crate::scheduler::{NewSchedule, Schedules, Stored};
 use crate::wire::schedules::PutScheduleLines;
 use crate::wire::{BulkAnswer, SubmitItem};
@@ -64,8 +65,9 @@ pub(crate) async fn put_many(call: Call<Submit>, headers: HeaderMap, lines: Line
     let (in_flight, end) = (FuturesOrdered::new(), None);
     let (arrived, prepared, stored) = (Vec::new(), None, VecDeque::new());
     let stopping = call.app.shutdown.clone();
+    let manager = call.app.manager.clone();
     let mut upload =
-        Upload { schedules, caller: call.caller, stopping, lines, arrived, prepared, in_flight, stored, end };
+        Upload { schedules, manager, caller: call.caller, stopping, lines, arrived, prepared, in_flight, stored, end };
     // The first lines are stored before the answer begins, so that a refusal still has a status.
     let first = upload.next().await?;
     let answer = Items { upload, first, is_ndjson, has_begun: false, has_ended: false };
@@ -118,6 +120,7 @@ impl Source for Items {
 /// Lines on their way into the store.
 struct Upload {
     schedules: Schedules,
+    manager: Manager,
     caller: Caller,
     /// Cancelled when the server stops, which ends the call.
     stopping: CancellationToken,
@@ -201,10 +204,10 @@ impl Upload {
             }
             let Batch { new, refused, has } = batch;
             self.stored.push_back(has);
-            let (schedules, caller) = (self.schedules.clone(), self.caller.clone());
+            let (schedules, manager, caller) = (self.schedules.clone(), self.manager.clone(), self.caller.clone());
             // In a task of its own: a client who goes away leaves no batch half done.
             self.in_flight.push_back(tokio::spawn(async move {
-                let answers = schedules.put_many(&caller, new).await;
+                let answers = put_audited(&schedules, &manager, &caller, new).await;
                 let item = |(id, stored): (ScheduleId, Stored)| SubmitItem {
                     status: status(stored).as_u16(),
                     id: Some(id.into()),
@@ -244,6 +247,30 @@ impl Upload {
         let ids = new.iter().map(|new| new.id.clone()).collect();
         Some(Batch { new, refused, has: Stores { lines: count, charge, ids } })
     }
+}
+
+/// Stores schedules, each of which has an entry in the audit before.
+async fn put_audited(
+    schedules: &Schedules,
+    manager: &Manager,
+    caller: &Caller,
+    new: Vec<NewSchedule>,
+) -> Vec<Result<(ScheduleId, Stored), ApiError>> {
+    let change = |new: &NewSchedule| AuditChange::new(ChangeName::ScheduleStored, caller).of(&new.id);
+    let changes: Vec<AuditChange> = new.iter().map(change).collect();
+    if let Err(error) = manager.audit_changes(&changes).await {
+        return new.iter().map(|_| Err(ApiError::from(error.clone()))).collect();
+    }
+    let answers: Vec<Result<_, ApiError>> =
+        schedules.put_many(caller, new).await.into_iter().map(|answer| answer.map_err(ApiError::from)).collect();
+    let refused = |(change, answer): (AuditChange, &Result<_, ApiError>)| {
+        answer.as_ref().err().and_then(why_not).map(|why| (change, why))
+    };
+    let refused: Vec<_> = changes.into_iter().zip(&answers).filter_map(refused).collect();
+    if !refused.is_empty() {
+        manager.audit_refusals(&refused).await;
+    }
+    answers
 }
 
 /// Waits for more lines; returns how it ended when no more come. `is_awaited` says whether nothing else is under way

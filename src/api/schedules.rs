@@ -13,6 +13,7 @@ use super::json::{json, ok};
 use super::lists::{kql, limit, parse as parse_value, time};
 use crate::clock::Timestamp;
 use crate::job::{Owner, ScheduleId};
+use crate::manager::ChangeName;
 use crate::query::ScheduleFilter;
 use crate::query::table::Table;
 use crate::schedule;
@@ -48,7 +49,9 @@ pub(crate) async fn preview(call: Call<Read>, JsonBody(preview): JsonBody<Previe
     ))]
 pub(crate) async fn create(call: Call<Submit>, JsonBody(new): JsonBody<PutSchedule>) -> Answer {
     let new = new_schedule(new, None)?;
-    let (found, stored) = schedules(&call.app)?.put(&call.caller, new, false, None).await?;
+    let change = call.change(ChangeName::ScheduleStored).of(&new.id);
+    let put = schedules(&call.app)?.put(&call.caller, new, false, None);
+    let (found, stored) = call.audited(change, put).await?;
     answer(status(stored), &found.schedule)
 }
 
@@ -97,6 +100,7 @@ pub(crate) async fn get(call: Call<Read>, SchedulePath(id): SchedulePath, query:
     let found = schedules(&call.app)?.get(&id).await?;
     if query.one("reveal")?.map(|text| parse_value::<bool>("reveal", text)).transpose()? == Some(true) {
         call.app.guard.access.allow(&headers, Role::Admin)?;
+        call.app.manager.audit_changes(&[call.change(ChangeName::ScheduleRevealed).of(&id)]).await?;
         return Ok(tagged(StatusCode::OK, &found.schedule, &Schedule::revealed(&found.schedule)));
     }
     answer(StatusCode::OK, &found.schedule)
@@ -126,7 +130,9 @@ pub(crate) async fn put(
 ) -> Answer {
     let expected = expected(&headers)?;
     let new = new_schedule(new, Some(id))?;
-    let (found, stored) = schedules(&call.app)?.put(&call.caller, new, true, expected.as_deref()).await?;
+    let change = call.change(ChangeName::ScheduleStored).of(&new.id);
+    let put = schedules(&call.app)?.put(&call.caller, new, true, expected.as_deref());
+    let (found, stored) = call.audited(change, put).await?;
     answer(status(stored), &found.schedule)
 }
 
@@ -143,7 +149,9 @@ pub(crate) async fn put(
         (status = 412, description = "`version_differs`: it has another revision"),
     ))]
 pub(crate) async fn remove(call: Call<Submit>, SchedulePath(id): SchedulePath, headers: HeaderMap) -> Answer {
-    schedules(&call.app)?.remove(&id, expected(&headers)?.as_deref()).await?;
+    let expected = expected(&headers)?;
+    let change = call.change(ChangeName::ScheduleRemoved).of(&id);
+    call.audited(change, schedules(&call.app)?.remove(&id, expected.as_deref())).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -160,7 +168,10 @@ pub(crate) async fn pause(
     OptionalJsonBody(pause): OptionalJsonBody<ChangeReason>,
 ) -> Answer {
     let reason = pause.into_reason()?.unwrap_or_default();
-    answer(StatusCode::OK, &schedules(&call.app)?.pause(&call.caller, &id, reason).await?.schedule)
+    let given = Some(reason.clone()).filter(|reason| !reason.is_empty());
+    let change = call.change(ChangeName::SchedulePaused).of(&id).because(given);
+    let paused = call.audited(change, schedules(&call.app)?.pause(&call.caller, &id, reason)).await?;
+    answer(StatusCode::OK, &paused.schedule)
 }
 
 /// Ends the pause of a schedule.
@@ -173,7 +184,9 @@ pub(crate) async fn pause(
         (status = 409, description = "`schedule_unreadable`: it is not known any more when it is due"),
     ))]
 pub(crate) async fn resume(call: Call<Submit>, SchedulePath(id): SchedulePath) -> Answer {
-    answer(StatusCode::OK, &schedules(&call.app)?.resume(&call.caller, &id).await?.schedule)
+    let change = call.change(ChangeName::ScheduleResumed).of(&id);
+    let resumed = call.audited(change, schedules(&call.app)?.resume(&call.caller, &id)).await?;
+    answer(StatusCode::OK, &resumed.schedule)
 }
 
 /// Runs a schedule now.

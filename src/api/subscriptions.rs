@@ -11,6 +11,7 @@ use super::error::{ApiError, Code};
 use super::extract::{JobPath, JsonBody};
 use super::json::{json, ok};
 use crate::job::JobId;
+use crate::manager::ChangeName;
 use crate::notify::{SubscriptionError, Subscriptions};
 use crate::wire::{Page, SigningKey, Subscribe, Subscription};
 
@@ -25,7 +26,11 @@ use crate::wire::{Page, SigningKey, Subscribe, Subscription};
         (status = 409, description = "`too_many_subscriptions`"),
     ))]
 pub(crate) async fn subscribe(call: Call<Admin>, JsonBody(new): JsonBody<Subscribe>) -> Answer {
-    let made = subscriptions(&call.app)?.create(&call.caller, new.into_new()?).await?;
+    // Without what a receiver may have in its URL beside the address, and without the secret.
+    let address = new.url.split(['?', '#']).next().unwrap_or_default().to_owned();
+    let new = new.into_new()?;
+    let change = call.change(ChangeName::SubscriptionMade).of(address);
+    let made = call.audited(change, subscriptions(&call.app)?.create(&call.caller, new)).await?;
     Ok(json(StatusCode::CREATED, &Subscription::with_secret(&made)))
 }
 
@@ -55,7 +60,8 @@ pub(crate) async fn get(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
     params(("id" = JobId, Path, description = "The subscription's id")),
     responses((status = 204, description = "The subscription is removed")))]
 pub(crate) async fn remove(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
-    subscriptions(&call.app)?.remove(id.as_str()).await?;
+    let change = call.change(ChangeName::SubscriptionRemoved).of(&id);
+    call.audited(change, subscriptions(&call.app)?.remove(id.as_str())).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -64,7 +70,8 @@ pub(crate) async fn remove(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
     params(("id" = JobId, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription", body = Subscription)))]
 pub(crate) async fn enable(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
-    let changed = subscriptions(&call.app)?.switch_on(id.as_str()).await?;
+    let change = call.change(ChangeName::SubscriptionEnabled).of(&id);
+    let changed = call.audited(change, subscriptions(&call.app)?.switch_on(id.as_str())).await?;
     ok(&Subscription::from(&changed))
 }
 
@@ -76,7 +83,8 @@ pub(crate) async fn enable(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
     params(("id" = JobId, Path, description = "The subscription's id")),
     responses((status = 200, description = "The subscription with its new secret", body = Subscription)))]
 pub(crate) async fn change_secret(call: Call<Admin>, JobPath(id): JobPath) -> Answer {
-    let changed = subscriptions(&call.app)?.change_secret(id.as_str()).await?;
+    let change = call.change(ChangeName::SubscriptionSecretChanged).of(&id);
+    let changed = call.audited(change, subscriptions(&call.app)?.change_secret(id.as_str())).await?;
     ok(&Subscription::with_secret(&changed))
 }
 
@@ -87,7 +95,8 @@ pub(crate) async fn change_secret(call: Call<Admin>, JobPath(id): JobPath) -> An
         (status = 404, description = "`no_such_route`: this server does not deal with notifications"),
     ))]
 pub(crate) async fn signing_key(call: Call<Admin>) -> Answer {
-    let secret = subscriptions(&call.app)?.signing_key().await?.reveal();
+    let change = call.change(ChangeName::SigningKeyRead);
+    let secret = call.audited(change, subscriptions(&call.app)?.signing_key()).await?.reveal();
     ok(&SigningKey { secret })
 }
 

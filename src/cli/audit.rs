@@ -15,8 +15,8 @@ use super::settings::Settings;
 use super::when;
 use crate::client::AuditQuery;
 use crate::clock::Timestamp;
-use crate::job::EventName;
-use crate::wire::AuditEvent;
+use crate::manager::AuditEventName;
+use crate::wire::{AuditChange, AuditEvent, EventJob};
 
 /// The columns of the list.
 const COLUMNS: &[Column] = &[
@@ -39,12 +39,14 @@ const NOT_KEPT: &str = "no audit is kept: start the server or the monitor with -
 
 /// Read the audit: what happened to jobs, newest first, also to jobs that are removed
 ///
-/// The audit is kept where the server or the monitor runs with --audit.
+/// The audit is kept where the server or the monitor runs with --audit. Who changed limits, queues, subscriptions,
+/// schedules or members stands there too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   leasehold audit --job nightly-report
   leasehold audit --event deleted,cancelled --from yesterday
+  leasehold audit --event limit_set,queue_paused,schedule_removed
   leasehold audit --by ann --from '2030-01-31 08:00' --to '2030-01-31 18:00'
   leasehold audit --queue reports --json -n 0 | jq -r .job.id
 
@@ -58,7 +60,7 @@ pub(super) struct AuditArgs {
     names: NameFilterArgs,
     /// Show only events with this name (repeatable)
     #[arg(long = "event", value_name = "EVENT", value_delimiter = ',')]
-    events: Vec<EventName>,
+    events: Vec<AuditEventName>,
     /// Show only what this worker, person or part of the system did (repeatable)
     #[arg(long = "by", value_name = "WHO")]
     actors: Vec<String>,
@@ -105,21 +107,31 @@ pub(super) async fn run(args: AuditArgs, settings: Settings) -> Result<(), Failu
     Ok(())
 }
 
+/// Returns what a change that is no transition of a job is about.
+fn what_changed(change: &AuditChange) -> String {
+    let AuditChange { of, to, refused } = change;
+    let said = of.iter().chain(to).map(String::as_str).chain(refused.then_some("refused"));
+    said.collect::<Vec<_>>().join(" ")
+}
+
 fn row(event: &AuditEvent) -> Vec<String> {
-    let AuditEvent { at, event, job, fence, attempt, actor, reason, labels, .. } = event;
+    let AuditEvent { at, event, job, change, fence, attempt, actor, reason, labels, .. } = event;
+    let number = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
+    let of_job = |text: fn(&EventJob) -> String| job.as_ref().map(text).unwrap_or_default();
+    let changed = change.as_ref().map(what_changed);
     let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     vec![
         time(*at),
         event.clone(),
-        job.id.clone(),
-        job.queue.clone(),
-        job.kind.clone(),
+        of_job(|job| job.id.clone()),
+        of_job(|job| job.queue.clone()),
+        of_job(|job| job.kind.clone()),
         actor.clone(),
-        job.state.to_string(),
-        attempt.to_string(),
-        fence.to_string(),
-        job.owner.clone().unwrap_or_default(),
+        of_job(|job| job.state.to_string()),
+        number(attempt.map(u64::from)),
+        number(*fence),
+        of_job(|job| job.owner.clone().unwrap_or_default()),
         labels.join(" "),
-        reason.clone().unwrap_or_default(),
+        changed.into_iter().chain(reason.clone()).collect::<Vec<_>>().join(": "),
     ]
 }

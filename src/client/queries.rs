@@ -2,7 +2,7 @@
 
 use super::transport::Call;
 use crate::clock::Timestamp;
-use crate::job::EventName;
+use crate::manager::AuditEventName;
 use crate::wire::JobState;
 
 /// Selects the jobs that are listed or counted: those that satisfy every part. An empty part is satisfied by any job.
@@ -85,7 +85,7 @@ pub struct AuditQuery {
     /// Selects events of jobs that belong to these owners.
     pub owners: Vec<String>,
     /// Selects events with one of these names.
-    pub events: Vec<EventName>,
+    pub events: Vec<AuditEventName>,
     /// Selects events that these workers, people or parts of the system caused.
     pub actors: Vec<String>,
     /// Selects what happened at this time or later.

@@ -1,12 +1,80 @@
 //! Reading the audit, in which jobs stand that are not there any more.
 
+use std::fmt;
+use std::str::FromStr;
+
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
 use crate::clock::Timestamp;
 use crate::job::{Actor, EventName, JobId, Kind, Owner, QueueName};
 use crate::store::{AuditPage, AuditPlace, AuditSearch};
 
 use crate::manager::Manager;
+use crate::manager::audit_change::ChangeName;
 use crate::manager::audit_entry::action;
 use crate::manager::request::ManagerError;
+
+/// The name of an event of the audit: of a job, or of another change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuditEventName {
+    /// An event of a job.
+    Job(EventName),
+    /// A change that is no transition of a job.
+    Change(ChangeName),
+}
+
+impl AuditEventName {
+    /// Every name.
+    pub fn all() -> impl Iterator<Item = Self> {
+        EventName::ALL.into_iter().map(Self::Job).chain(ChangeName::ALL.into_iter().map(Self::Change))
+    }
+
+    /// Returns the word for this name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Job(event) => event.as_str(),
+            Self::Change(change) => change.as_str(),
+        }
+    }
+
+    fn action(self) -> String {
+        match self {
+            Self::Job(event) => action(event),
+            Self::Change(change) => change.action(),
+        }
+    }
+}
+
+impl PartialSchema for AuditEventName {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("The name of an event of the audit: of a job, or of another change."))
+            .enum_values(Some(Self::all().map(Self::as_str)))
+            .into()
+    }
+}
+
+impl ToSchema for AuditEventName {}
+
+impl fmt::Display for AuditEventName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for AuditEventName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::all().find(|name| name.as_str() == text).ok_or_else(|| {
+            let words: Vec<&str> = Self::all().map(Self::as_str).collect();
+            format!("`{text}` is not an event of the audit; the events are {}", words.join(", "))
+        })
+    }
+}
 
 /// Selects events of the audit: those that satisfy every part. An empty list or `None` selects every event; a list is
 /// satisfied by any of its members.
@@ -25,7 +93,7 @@ pub struct AuditQuery {
     /// Selects events of jobs that belong to these owners.
     pub owners: Vec<Owner>,
     /// Selects events with one of these names.
-    pub events: Vec<EventName>,
+    pub events: Vec<AuditEventName>,
     /// Selects events that these workers, people or parts of the system caused.
     pub actors: Vec<Actor>,
     /// The place after which the page begins.
@@ -44,7 +112,7 @@ impl AuditQuery {
             ("leasehold.job.queue", texts(&self.queues, ToString::to_string)),
             ("leasehold.job.kind", texts(&self.kinds, ToString::to_string)),
             ("leasehold.job.owner", texts(&self.owners, ToString::to_string)),
-            ("event.action", texts(&self.events, |event| action(*event))),
+            ("event.action", texts(&self.events, |event| event.action())),
             ("user.name", texts(&self.actors, ToString::to_string)),
         ];
         let terms = terms.into_iter().filter(|(_, values)| !values.is_empty()).collect();
@@ -92,7 +160,7 @@ mod tests {
             queues: vec![QueueName::new("q").expect("a name")],
             kinds: vec![Kind::new("other").expect("a name"), Kind::new("k").expect("a name")],
             owners: vec![Owner::new("team").expect("a name")],
-            events: vec![EventName::CancelRequested, EventName::Submitted],
+            events: vec![AuditEventName::Change(ChangeName::LimitSet), AuditEventName::Job(EventName::Submitted)],
             actors: vec![by],
             ..AuditQuery::default()
         };
@@ -105,7 +173,7 @@ mod tests {
             AuditQuery { queues: vec![QueueName::new("k").expect("a name")], ..whole.clone() },
             AuditQuery { kinds: vec![Kind::new("q").expect("a name")], ..whole.clone() },
             AuditQuery { owners: vec![Owner::new("tea").expect("a name")], ..whole.clone() },
-            AuditQuery { events: vec![EventName::Claimed], ..whole.clone() },
+            AuditQuery { events: vec![AuditEventName::Job(EventName::Claimed)], ..whole.clone() },
             AuditQuery { actors: vec![Actor::new("bob").expect("a name")], ..whole.clone() },
         ] {
             assert!(!finds(wrong.clone()), "{wrong:?}");

@@ -18,6 +18,7 @@
 mod admin;
 mod announced;
 mod audit;
+mod audit_change;
 pub(crate) mod audit_entry;
 mod claimant;
 mod dispatch;
@@ -43,7 +44,8 @@ use tokio_util::task::TaskTracker;
 
 pub use admin::orphans::{ORPHAN_ORDER, OrphanAction, OrphanEvidence, OrphanNext, OrphanedJob};
 pub use admin::queue_settings::{Fairness, JobOrder, MAX_WEIGHT, MAX_WEIGHTS, Pause, QueueChange, QueueSettings};
-pub use audit::AuditQuery;
+pub use audit::{AuditEventName, AuditQuery};
+pub use audit_change::{AuditChange, ChangeName};
 pub use claimant::Claimed;
 pub use hints::{Hint, MAX_HINTED_BYTES, MAX_HINTED_JOBS, Other, Outgoing};
 pub use limits::{LimitSettings, LimitState, NewLimit, Rate, SlotHolder, Urgent};

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::ask::{Asker, Refused};
 use super::frame::{self, Frame};
 use super::shown;
-use crate::job::EventName;
+use crate::manager::AuditEventName;
 use crate::wire::{AuditAnswer, AuditEvent};
 
 /// How many events a page has.
@@ -72,8 +72,8 @@ struct Audit {
 
 impl Audit {
     /// Returns the names of all events, each with whether it is the one that is wanted.
-    fn names(&self) -> impl Iterator<Item = (EventName, bool)> {
-        EventName::ALL.into_iter().map(|event| (event, event.as_str() == self.wanted.event))
+    fn names(&self) -> impl Iterator<Item = (AuditEventName, bool)> {
+        AuditEventName::all().map(|event| (event, event.as_str() == self.wanted.event))
     }
 
     /// Returns whether everything is wanted.

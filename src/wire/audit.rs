@@ -10,7 +10,8 @@ use super::described::Labels;
 use super::event::EventJob;
 use super::job::JobState;
 use crate::clock::Timestamp;
-use crate::job::{Actor, EventName};
+use crate::job::{Actor, WorkerId};
+use crate::manager::AuditEventName;
 use crate::store::audit::text;
 use crate::store::{AuditEntry, AuditPage};
 
@@ -35,26 +36,46 @@ pub struct AuditEvent {
     /// When the event happened.
     pub at: Timestamp,
     /// The name of the event.
-    #[schema(value_type = EventName, example = "completed")]
+    #[schema(value_type = AuditEventName, example = "completed")]
     pub event: String,
-    /// The job that the event is about.
-    pub job: EventJob,
+    /// The job that the event is about; null for a change that is no transition of a job.
+    pub job: Option<EventJob>,
+    /// The change that is no transition of a job; null for an event of a job.
+    #[serde(default)]
+    pub change: Option<AuditChange>,
     /// The state of the job before the event; null for its submission.
     pub from: Option<JobState>,
-    /// The number of the job's transition, counted from one.
+    /// The number of the job's transition, counted from one; 0 for a change that is none.
     pub number: u32,
     /// The job's fence after the event.
-    pub fence: u64,
+    pub fence: Option<u64>,
     /// The job's number of attempts after the event.
-    pub attempt: u32,
+    pub attempt: Option<u32>,
     /// The worker, person or part of the system that caused the event.
     #[schema(value_type = Actor)]
     pub actor: String,
+    /// The worker that caused the event, where the actor is the name of its token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<WorkerId>)]
+    pub worker_id: Option<String>,
     /// Why the event happened; null where the event's name says enough.
     pub reason: Option<String>,
     /// The labels of the job when the event was copied to the audit.
     #[schema(value_type = Labels)]
     pub labels: BTreeMap<String, String>,
+}
+
+/// A change that is no transition of a job, asked for by somebody who may. The entry is written before the change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditChange {
+    /// What was changed, such as `queue:reports` for a limit; null where the event's name says all.
+    #[schema(example = "queue:reports")]
+    pub of: Option<String>,
+    /// What it was changed to, as JSON in a text, without what is secret; null where there is nothing to say.
+    #[schema(example = "{\"max_concurrent\":7}")]
+    pub to: Option<String>,
+    /// Whether the entry says that the change was refused after all. The reason is then the code of the refusal.
+    pub refused: bool,
 }
 
 impl AuditEvent {
@@ -66,22 +87,38 @@ impl AuditEvent {
         let number = |part: &Map<String, Value>, field: &str| part.get(field)?.as_u64();
         let (event, leasehold) = (document.get("event")?.as_object()?, document.get("leasehold")?.as_object()?);
         let labels = document.get("labels").and_then(Value::as_object).into_iter().flatten();
-        Some(Self {
-            id: id.clone(),
-            at: *at,
-            event: text("event.action")?.strip_prefix("job-")?.replace('-', "_"),
-            job: EventJob {
+        let action = text("event.action")?;
+        let job = match action.strip_prefix("job-") {
+            None => None,
+            Some(_) => Some(EventJob {
                 id: text("leasehold.job.id")?,
                 queue: text("leasehold.job.queue")?,
                 kind: text("leasehold.job.kind")?,
                 owner: text("leasehold.job.owner"),
                 state: state("leasehold.to")?,
-            },
+            }),
+        };
+        let change = job.is_none().then(|| AuditChange {
+            of: text("leasehold.change.of"),
+            to: text("leasehold.change.to"),
+            refused: text("event.outcome").as_deref() == Some("failure"),
+        });
+        let (fence, attempt) = (number(leasehold, "fence"), number(leasehold, "attempt"));
+        if job.is_some() && (fence.is_none() || attempt.is_none()) {
+            return None;
+        }
+        Some(Self {
+            id: id.clone(),
+            at: *at,
+            event: action.strip_prefix("job-").unwrap_or(&action).replace('-', "_"),
+            job,
+            change,
             from: state("leasehold.from"),
             number: number(event, "sequence")?.try_into().ok()?,
-            fence: number(leasehold, "fence")?,
-            attempt: number(leasehold, "attempt")?.try_into().ok()?,
+            fence,
+            attempt: attempt.map(u32::try_from).transpose().ok()?,
             actor: text("user.name")?,
+            worker_id: text("leasehold.worker_id"),
             reason: text("event.reason"),
             labels: labels.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect(),
         })
@@ -128,8 +165,8 @@ mod tests {
         });
         let event = AuditEvent::of(&entry(document.clone())).expect("an event");
         assert_eq!(
-            (event.event.as_str(), event.job.owner, event.from),
-            ("cancel_requested", None, Some(JobState::Running))
+            (event.event.as_str(), event.job.map(|job| job.owner), event.from),
+            ("cancel_requested", Some(None), Some(JobState::Running))
         );
         assert_eq!((event.number, event.reason.as_deref(), event.labels["team"].as_str()), (2, Some("late"), "blue"));
         for missing in ["event", "user", "leasehold"] {

@@ -31,6 +31,7 @@ pub mod schedule_bulk;
 pub mod schedules;
 pub(crate) mod selected;
 mod selection;
+pub mod signed;
 pub mod stats;
 pub mod submit;
 pub mod subscriptions;
@@ -43,7 +44,7 @@ pub use crate::manager::{
     Queue, QueueOrder, Reason, Survey, Throughput, Worker,
 };
 pub use admin::{BulkChange, BulkFilter};
-pub use audit::{AuditAnswer, AuditEvent};
+pub use audit::{AuditAnswer, AuditChange, AuditEvent};
 pub use backfill::{BackfillSchedule, StartedBackfill};
 pub use bulk::{
     BulkAnswer, BulkReport, ChangeFailure, CompletionItem, HeartbeatItem, ItemError, OutputItem, SubmitItem,

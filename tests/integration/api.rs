@@ -5,6 +5,7 @@ mod access;
 mod addresses;
 mod admin;
 mod asking;
+mod attribution;
 mod browsers;
 mod budgets;
 mod calling;

@@ -12,12 +12,14 @@ use tokio::time::{sleep, timeout};
 use super::Front;
 use super::office::call;
 use crate::api::access::Role;
+use crate::api::audited::audited;
 use crate::api::body::read;
 use crate::api::call::Answer;
 use crate::api::error::{ApiError, Code};
 use crate::api::extract::{Query, parse};
 use crate::api::json::ok;
 use crate::api::observe::{REQUEST_ID, request_id};
+use crate::manager::{AuditChange, ChangeName};
 use crate::peers::ClusterMap;
 use crate::store::{ChangeError, Heard, Hindrance, MemberChange, Standing};
 use crate::wire::{ChangeCluster, ClusterHindrance, ClusterMember, ClusterStatus, MemberClockState};
@@ -103,10 +105,18 @@ impl Front {
 
 async fn try_change(front: &Front, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
-    front.guard.access.allow(&parts.headers, Role::Admin)?;
+    let caller = front.guard.access.allow(&parts.headers, Role::Admin)?;
     let body = read(&parts, body, MAX_ORDER_BYTES).await?;
     let order: ChangeCluster = parse(&body.bytes)?;
     tracing::info!(?order, "the cluster is to be changed");
+    let entry = AuditChange::new(ChangeName::ClusterChanged, &caller).to(&order);
+    match front.own.office.manager() {
+        Some(manager) => audited(&manager, entry, make_change(front, order)).await,
+        None => make_change(front, order).await,
+    }
+}
+
+async fn make_change(front: &Front, order: ChangeCluster) -> Answer {
     let change = match order {
         ChangeCluster::Add { member, address } => {
             let address = address.trim_end_matches('/').to_owned();

@@ -27,6 +27,7 @@ use crate::api::app::{AppParts, AppState};
 use crate::api::delivery::HasJobs;
 use crate::api::error::{ApiError, Code};
 use crate::api::routes;
+use crate::manager::Manager;
 use crate::store::{LeadershipMark, Store};
 
 /// The most parts of a stream that are proved at once.
@@ -71,6 +72,11 @@ impl Office {
     /// Answers the claims that wait and ends the streams of events; other calls are served on.
     pub(super) fn wind_up(&self) {
         self.end(self.0.borrow().clone());
+    }
+
+    /// Returns the manager that works now.
+    pub(super) fn manager(&self) -> Option<Manager> {
+        self.0.borrow().as_ref().map(|tenure| tenure.state.manager.clone())
     }
 
     fn end(&self, tenure: Option<Arc<Tenure>>) {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use leasehold::clock::Timestamp;
 use leasehold::job::names::MAX_NAME_BYTES;
 use leasehold::job::{EventName, InvalidName, JobId, MAX_RESOURCE_NAME, NoticeFormat, OrphanPolicy};
-use leasehold::manager::{Fairness, JobOrder, OnDuplicate, QueueOrder, RecallReason};
+use leasehold::manager::{AuditEventName, Fairness, JobOrder, OnDuplicate, QueueOrder, RecallReason};
 use leasehold::notify::SubscribableEvent;
 use leasehold::schedule::{Action, ActionType, Method, NotRun, Overlap, ScheduleEventName};
 use leasehold::scheduler::Outcome;
@@ -258,6 +258,7 @@ fn it_lists_the_words_of_every_enum() {
         ("Method", all(&Method::ALL)),
         ("NotRun", all(&NotRun::ALL)),
         ("NoticeFormat", all(&NoticeFormat::ALL)),
+        ("AuditEventName", json!(AuditEventName::all().map(AuditEventName::as_str).collect::<Vec<_>>())),
         ("NotifiableEvent", all(&EventName::NOTIFIABLE)),
         ("OnDuplicate", all(&OnDuplicate::ALL)),
         ("OrphanAction", all(&OrphanAction::ALL)),
@@ -304,7 +305,7 @@ fn every_field_of_the_same_name_is_of_the_same_type() {
     const TYPES: &[(&str, &[&str])] = &[
         ("state", &["JobState"]),
         ("states", &["JobState"]),
-        ("event", &["EventName"]),
+        ("event", &["AuditEventName", "EventName"]),
         ("events", &["NotifiableEvent", "ScheduleEventName", "SubscribableEvent"]),
         ("format", &["NoticeFormat"]),
         ("orphan_policy", &["OrphanPolicy"]),

@@ -47,6 +47,8 @@ pub(crate) struct Setup {
     pub(crate) peer_secret: Option<PeerSecret>,
     /// Whether there are subscriptions.
     pub(crate) is_notifying: bool,
+    /// Whether an audit is kept.
+    pub(crate) is_audited: bool,
     /// An embedded store of its own when there is none.
     pub(crate) store: Option<Arc<dyn Store>>,
 }
@@ -59,6 +61,7 @@ impl Default for Setup {
             clock: Arc::new(SystemClock::default()),
             peer_secret: None,
             is_notifying: false,
+            is_audited: false,
             store: None,
         }
     }
@@ -83,6 +86,7 @@ impl Server {
         let address = listener.local_addr().expect("an address");
         let config = ManagerConfig {
             survey_interval: Duration::from_millis(50),
+            audit: setup.is_audited,
             address: setup.peer_secret.as_ref().map(|_| format!("http://{address}").into()),
             ..ManagerConfig::default()
         };

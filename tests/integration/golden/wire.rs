@@ -30,7 +30,8 @@ macro_rules! samples {
 /// Every request and answer.
 fn all() -> Files {
     samples! {
-        AdminRelease, AttemptOutput, AuditAnswer, AuditEvent, AwaitRecalls, BackfillSchedule, BulkAnswer<SubmitItem>,
+        AdminRelease, AttemptOutput, AuditAnswer, AuditChange, AuditEvent, AwaitRecalls, BackfillSchedule,
+        BulkAnswer<SubmitItem>,
         BulkChange, BulkFilter, BulkReport<Job>, BulkScheduleChange, BulkScheduleFilter, CancelJob, Capacity,
         ChangeCluster, ChangeFailure, ChangeQueue, ChangeReason, ClaimAnswer, ClaimJobs, ClaimNext,
         ClusterHindrance, ClusterMember, ClusterRole, ClusterStatus, CompleteJob, Completion, CompletionItem,

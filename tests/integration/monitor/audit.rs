@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use leasehold::client::Client;
 use leasehold::clock::{Clock as _, ManualClock, Timestamp};
 use leasehold::job::{Actor, EventName, JobId, JobSpec, Kind, Owner, QueueName};
-use leasehold::manager::{AuditQuery, Manager, NewJob, Outcome};
+use leasehold::manager::{AuditEventName, AuditQuery, Manager, NewJob, Outcome};
 use leasehold::monitor::{Auditor, Report};
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::{AuditEntry, AuditSearch, Store};
@@ -385,7 +385,7 @@ async fn it_is_read_by_pages_the_newest_first(site: Site) {
     assert_eq!(found(AuditQuery { owners: vec![owner], ..AuditQuery::default() }).await, 7);
     let actor = Actor::new("w").expect("a name");
     assert_eq!(found(AuditQuery { actors: vec![actor], ..AuditQuery::default() }).await, 2);
-    let events = vec![EventName::Completed, EventName::Failed];
+    let events = [EventName::Completed, EventName::Failed].map(AuditEventName::Job).to_vec();
     assert_eq!(found(AuditQuery { events, ..AuditQuery::default() }).await, 1);
     assert_eq!(found(AuditQuery { to: Some(began), ..AuditQuery::default() }).await, 5);
     let later = Some(began.plus(Duration::from_secs(1)));
