@@ -14,6 +14,7 @@
 //!    has of it, written and read.
 //! 9. [`observe`] – live events, workers, statistics, explanations.
 //! 10. [`read`] – one job, its end, lists, counts, queues; [`output`] – what its attempts wrote.
+//! 11. [`sessions`] – who has signed in at the web page.
 
 mod admin;
 mod announced;
@@ -31,6 +32,7 @@ mod output;
 mod read;
 mod replay;
 pub mod request;
+mod sessions;
 mod sweep;
 mod turns;
 mod unique;
@@ -62,6 +64,7 @@ pub use request::{
     Caller, ClaimOrder, ClaimRequest, Duplicate, Finish, Heartbeat, HeartbeatAnswer, JobView, MAX_CLAIMED_KINDS,
     MAX_QUEUE_WEIGHT, ManagerError, NewJob, OnDuplicate, Outcome, QueueOrder, QueueWeights, Submitted,
 };
+pub use sessions::{MAX_SESSIONS, SESSION_LASTS, Session, SessionKey, Sessions};
 pub use work::bulk::{BULK_ORDER, BulkAction, BulkOrder, BulkPreview, BulkSelection};
 pub use work::in_pages::{BULK_PAGE, BulkBounds, BulkReport};
 pub(crate) use work::in_pages::{BULK_SAMPLE, Fate, InPages};
@@ -184,8 +187,20 @@ impl Manager {
             clock,
         });
         let manager = Self { shared };
-        let [filling, surveying, listing, meeting, limiting, unique, ordering, lines, swept, recalling, noting] =
-            [(); 11].map(|()| manager.clone());
+        let [
+            filling,
+            surveying,
+            listing,
+            meeting,
+            limiting,
+            unique,
+            ordering,
+            lines,
+            swept,
+            recalling,
+            noting,
+            signing,
+        ] = [(); 12].map(|()| manager.clone());
         let tasks = &manager.shared.tasks;
         tasks.spawn(async move { filling.keep_filled().await });
         tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval).await });
@@ -197,6 +212,7 @@ impl Manager {
         tasks.spawn(ordering.keep_order(order_requests));
         tasks.spawn(lines.keep_lines());
         tasks.spawn(swept.sweep_lines());
+        tasks.spawn(signing.sweep_sessions());
         tasks.spawn(async move { noting.keep_steps_noted().await });
         manager
     }
