@@ -1,5 +1,8 @@
-//! Access control: bearer tokens with roles, and the protection of a server without tokens.
+//! Access control: bearer tokens with roles, the sessions of the web page that stand for them, and the protection of a
+//! server without tokens.
 
+mod sessions;
+mod shown;
 mod sites;
 
 use std::collections::BTreeSet;
@@ -8,14 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio::time::Instant;
 
+pub(super) use self::sessions::SessionReader;
+pub(super) use self::shown::session_key;
 pub use self::sites::OwnNames;
 
+use self::sessions::KnownSessions;
+use self::shown::Shown;
 use self::sites::Sites;
 use super::budgets::Budgets;
 use super::denied::DeniedCalls;
@@ -23,7 +30,7 @@ use super::error::{ApiError, Code};
 use super::failures::Failures;
 use super::proxies::Proxies;
 use crate::job::{Actor, Bearer, words};
-use crate::manager::Caller;
+use crate::manager::{Caller, Session, SessionKey};
 use crate::wire::Me;
 use crate::wire::cookie::Way;
 
@@ -91,6 +98,7 @@ pub struct Access {
     tokens: Arc<RwLock<Arc<[Arc<Holder>]>>>,
     /// How many times the tokens were renewed.
     renewals: Arc<AtomicU64>,
+    sessions: Arc<KnownSessions>,
     names: OwnNames,
 }
 
@@ -100,6 +108,16 @@ struct Holder {
     roles: BTreeSet<Role>,
     hash: [u8; 32],
 }
+
+impl Holder {
+    /// Returns what stands for the token in its sessions: the hash of its hash, which no server accepts.
+    fn fingerprint(&self) -> String {
+        hex(&Sha256::digest(self.hash))
+    }
+}
+
+/// What is said to those who show nothing.
+const SEND_A_TOKEN: &str = "send a token as `Authorization: Bearer …`";
 
 impl Access {
     /// Creates access for the holders of these tokens, or for everyone when there are none.
@@ -141,13 +159,43 @@ impl Access {
 
     /// Returns the holder of this token. Every token is compared, each in constant time, so that the duration does not
     /// reveal which one came close.
-    fn holder(&self, token: &str) -> Option<Arc<Holder>> {
+    fn holder_of(&self, token: &str) -> Option<Arc<Holder>> {
         let shown: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        self.find(|holder| holder.hash.ct_eq(&shown).into())
+    }
+
+    /// Returns the holder of the token for which a session stands, as the session was last read.
+    fn holder_in(&self, session: &str) -> Option<Arc<Holder>> {
+        let session = self.sessions.get(&SessionKey::parse(session)?)?;
+        self.find(|holder| holder.name == session.token && holder.fingerprint() == session.fingerprint)
+    }
+
+    fn find(&self, is_it: impl Fn(&Holder) -> bool) -> Option<Arc<Holder>> {
         let tokens = self.tokens.read();
-        let found = tokens
-            .iter()
-            .fold(None, |found, holder| if holder.hash.ct_eq(&shown).into() { Some(holder) } else { found });
-        found.cloned()
+        tokens.iter().fold(None, |found, holder| if is_it(holder) { Some(holder) } else { found }).cloned()
+    }
+
+    fn holder(&self, shown: Shown<'_>) -> Option<Arc<Holder>> {
+        match shown {
+            Shown::Token(token) => self.holder_of(token),
+            Shown::Session(session) => self.holder_in(session),
+        }
+    }
+
+    /// Returns the name and the fingerprint of the token in these headers.
+    ///
+    /// # Errors
+    /// There is no token, but perhaps a session, or the token is not known.
+    pub(super) fn shown_token(&self, headers: &HeaderMap) -> Result<(Actor, String), ApiError> {
+        match Shown::in_headers(headers) {
+            Some(Shown::Token(_)) => self.named(headers).map(|holder| (holder.name.clone(), holder.fingerprint())),
+            _ => Err(ApiError::new(Code::Unauthorized, SEND_A_TOKEN)),
+        }
+    }
+
+    /// Notes what has become of a session, before anybody reads it in the store.
+    pub(super) fn note_session(&self, key: &SessionKey, session: Option<Session>) {
+        self.sessions.note(key, session, Instant::now());
     }
 
     /// Returns the names of the holders.
@@ -157,7 +205,7 @@ impl Access {
 
     /// Returns the name of the token in these headers, if it is known.
     pub(super) fn name(&self, headers: &HeaderMap) -> Option<Actor> {
-        self.holder(bearer(headers)?).map(|holder| holder.name.clone())
+        self.holder(Shown::in_headers(headers)?).map(|holder| holder.name.clone())
     }
 
     /// Checks that the caller may call at all, in whatever role.
@@ -165,11 +213,14 @@ impl Access {
         if self.is_open() { Ok(()) } else { self.named(headers).map(drop) }
     }
 
-    /// Returns the holder of the token in these headers.
+    /// Returns the holder of the token in these headers, or of the one for which the session in them stands.
     fn named(&self, headers: &HeaderMap) -> Result<Arc<Holder>, ApiError> {
-        let token = bearer(headers)
-            .ok_or_else(|| ApiError::new(Code::Unauthorized, "send a token as `Authorization: Bearer …`"))?;
-        self.holder(token).ok_or_else(|| ApiError::new(Code::Unauthorized, "the token is not known"))
+        let shown = Shown::in_headers(headers).ok_or_else(|| ApiError::new(Code::Unauthorized, SEND_A_TOKEN))?;
+        let unknown = match shown {
+            Shown::Token(_) => "the token is not known",
+            Shown::Session(_) => "the session has ended: sign in once more",
+        };
+        self.holder(shown).ok_or_else(|| ApiError::new(Code::Unauthorized, unknown))
     }
 
     /// Returns who the caller is, and what it may do.
@@ -246,6 +297,8 @@ pub(super) struct Guard {
     pub(super) failures: Failures,
     /// The calls that were denied of late.
     pub(super) denied: DeniedCalls,
+    /// What reads sessions; `None` where nobody signs in.
+    sessions: Option<SessionReader>,
     /// Whether people reach the process by TLS, whatever a proxy says.
     is_by_tls: bool,
     /// The renewals of tokens after which the budgets were shared.
@@ -254,12 +307,34 @@ pub(super) struct Guard {
 
 impl Guard {
     /// Guards a process that listens on this address.
-    pub(super) fn new(access: Access, address: SocketAddr, budgets: Budgets, proxies: Proxies) -> Self {
+    pub(super) fn new(
+        access: Access,
+        address: SocketAddr,
+        budgets: Budgets,
+        proxies: Proxies,
+        sessions: Option<SessionReader>,
+    ) -> Self {
         let sites = access.is_open().then(|| Sites::new(address, access.names.clone()));
         let (failures, is_by_tls) = (Failures::default(), access.names.is_by_tls());
         let seen = AtomicU64::new(0);
         let denied = DeniedCalls::default();
-        Self { sites, is_by_tls, access, budgets, proxies, failures, denied, seen }
+        Self { sites, is_by_tls, access, budgets, proxies, failures, denied, sessions, seen }
+    }
+
+    /// Returns the key of the session that a call shows and that has to be read before the call is looked at.
+    pub(super) fn unread_session(&self, headers: &HeaderMap) -> Option<SessionKey> {
+        if self.access.is_open() { None } else { sessions::unread(headers, &self.access.sessions) }
+    }
+
+    /// Reads a session as the store has it now.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub(super) async fn read_session(&self, key: &SessionKey) -> Result<(), ApiError> {
+        match &self.sessions {
+            Some(sessions) => Ok(sessions.read(key, &self.access.sessions).await?),
+            None => Ok(()),
+        }
     }
 
     /// Shares the budgets among the holders of tokens that were renewed.
@@ -280,7 +355,11 @@ impl Guard {
 /// Returns the hash of a token, as [`Token::sha256`] holds it.
 #[must_use]
 pub fn token_hash(token: &str) -> String {
-    Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(token.as_bytes()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Checks that a server at `listen` is not open to other machines by mistake.
@@ -289,11 +368,6 @@ pub fn token_hash(token: &str) -> String {
 /// [`AccessError::Exposed`] when other machines can reach it, it has no tokens, and `insecure` is not set.
 pub fn check_exposure(listen: SocketAddr, access: &Access, insecure: bool) -> Result<(), AccessError> {
     if listen.ip().is_loopback() || !access.is_open() || insecure { Ok(()) } else { Err(AccessError::Exposed(listen)) }
-}
-
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 fn from_hex(text: &str) -> Option<[u8; 32]> {

@@ -9,7 +9,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::access::{Access, Guard};
+use super::access::{Access, Guard, SessionReader};
 use super::budgets::{Budgets, Sizes};
 use super::of_peers::OfPeers;
 use super::proxies::{Proxies, TrustedProxy};
@@ -72,6 +72,8 @@ pub struct Limits {
     pub export_readers: usize,
     /// How long open calls may take to end once the server shuts down.
     pub drain_within: Duration,
+    /// How long somebody stays signed in at the web page who does not use it.
+    pub session_idle: Duration,
 }
 
 impl Default for Limits {
@@ -91,13 +93,14 @@ impl Default for Limits {
             exports: 64,
             export_readers: 4,
             drain_within: Duration::from_secs(10),
+            session_idle: Duration::from_secs(3600),
         }
     }
 }
 
 impl Limits {
     /// Returns what guards a process that listens on this address.
-    pub(super) fn guard(&self, access: Access, address: SocketAddr) -> Arc<Guard> {
+    pub(super) fn guard(&self, access: Access, address: SocketAddr, sessions: Option<SessionReader>) -> Arc<Guard> {
         let sizes = Sizes {
             bodies: self.body_bytes,
             work: self.work_bytes,
@@ -106,7 +109,7 @@ impl Limits {
             strange_connections: self.connections.div_ceil(2),
         };
         let budgets = Budgets::new(sizes, &access.names(), self.body_within);
-        Arc::new(Guard::new(access, address, budgets, Proxies::new(self.trusted_proxies.clone())))
+        Arc::new(Guard::new(access, address, budgets, Proxies::new(self.trusted_proxies.clone()), sessions))
     }
 }
 

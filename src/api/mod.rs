@@ -63,6 +63,7 @@ mod schedule_lines;
 mod schedule_metrics;
 mod schedules;
 mod serve;
+mod sessions;
 mod stats;
 mod subscriptions;
 mod system;

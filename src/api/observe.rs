@@ -25,7 +25,7 @@ use super::places::{NO_PLACE, Standing};
 use super::remote::Remote;
 use crate::page::SIGN_IN_PATH;
 use crate::peers::{CALLS_PATH, DELIVERIES_PATH, MESSAGES_PATH};
-use crate::wire::cookie::{self, Way};
+use crate::wire::cookie::{self, SESSION_SCHEME, Way};
 
 /// The id of a request, which its answer and the log have as well.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -44,19 +44,37 @@ const NO_ROUTE: &str = "none";
 pub(super) fn observe(
     State(guard): State<Arc<Guard>>,
     mut request: Request,
-    mut next: Next,
+    next: Next,
 ) -> impl Future<Output = Response> {
+    let from = request.extensions().get::<Arc<Remote>>().map(|remote| remote.address());
     let begun = Begun {
         at: Instant::now(),
+        address: from.map(|from| guard.proxies.client(from, request.headers())),
         request_id: request_id(request.headers()),
         method: method_label(request.method()),
         route: request.extensions().get::<MatchedPath>().cloned(),
     };
-    let from = request.extensions().get::<Arc<Remote>>().map(|remote| remote.address());
     let way = guard.way(from, request.headers());
     request.extensions_mut().insert(way);
-    let address = from.map(|from| guard.proxies.client(from, request.headers()));
-    let admitted = take_cookie(&mut request, way).and_then(|()| admit(&guard, &request));
+    let taken = take_cookie(&mut request, way);
+    match guard.unread_session(request.headers()).filter(|_| taken.is_ok()) {
+        None => Either::Left(run(guard, request, next, begun, taken)),
+        Some(key) => Either::Right(Box::pin(async move {
+            let read = guard.read_session(&key).await;
+            run(guard, request, next, begun, read).await
+        })),
+    }
+}
+
+/// Runs a call that is not refused yet.
+fn run(
+    guard: Arc<Guard>,
+    mut request: Request,
+    mut next: Next,
+    begun: Begun,
+    so_far: Result<(), ApiError>,
+) -> impl Future<Output = Response> {
+    let admitted = so_far.and_then(|()| admit(&guard, &request));
     let shown = Shown::of(&guard, &request);
     let (answer, strangers) = match admitted.and_then(|()| charge(&guard, &mut request)) {
         Ok(strangers) => (Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()), strangers),
@@ -66,7 +84,7 @@ pub(super) fn observe(
     answer
         .map(move |answer| {
             let mut response =
-                begun.end((&guard, address), answer.map_or_else(|panic| panicked(&*panic), |Ok(response)| response));
+                begun.end(&guard, answer.map_or_else(|panic| panicked(&*panic), |Ok(response)| response));
             if let Some(strangers) = strangers {
                 response.extensions_mut().insert(strangers);
             }
@@ -78,7 +96,7 @@ pub(super) fn observe(
         })
 }
 
-/// A call that shows a token, whoever has it.
+/// A call that shows a token or a session, known or not.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     address: IpAddr,
@@ -116,6 +134,8 @@ impl Shown {
 /// A call that has begun.
 struct Begun {
     at: Instant,
+    /// The client's address.
+    address: Option<IpAddr>,
     request_id: HeaderValue,
     method: &'static str,
     route: Option<MatchedPath>,
@@ -123,8 +143,8 @@ struct Begun {
 
 impl Begun {
     /// Logs and counts the call, and returns its answer.
-    fn end(self, (guard, address): (&Guard, Option<IpAddr>), mut response: Response) -> Response {
-        let Self { at, request_id, method, route } = self;
+    fn end(self, guard: &Guard, mut response: Response) -> Response {
+        let Self { at, address, request_id, method, route } = self;
         let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
         let refused = ApiError::of_response(&response);
         if let Some(refused) = &refused {
@@ -170,7 +190,7 @@ impl Begun {
     }
 }
 
-/// Takes the token that a browser keeps for a page, as if the request brought it in `Authorization`. For a call that
+/// Takes the session that a browser keeps for a page, as if the request brought it in `Authorization`. For a call that
 /// changes something it counts only where the page's script sends it: a form cannot set the header, and the script of
 /// another site not that of this one.
 fn take_cookie(request: &mut Request, way: Way) -> Result<(), ApiError> {
@@ -178,11 +198,11 @@ fn take_cookie(request: &mut Request, way: Way) -> Result<(), ApiError> {
     if headers.contains_key(AUTHORIZATION) || !(is_safe || headers.contains_key(cookie::BY_PAGE)) {
         return Ok(());
     }
-    let Some(token) = cookie::token(headers, way) else { return Ok(()) };
+    let Some(session) = cookie::session(headers, way) else { return Ok(()) };
     if !is_safe && !cookie::is_of_own_page(request.uri(), headers) {
         return Err(ApiError::new(Code::ForeignOrigin, "the origin of the request is not this server's"));
     }
-    if let Ok(authorization) = HeaderValue::try_from(format!("Bearer {token}")) {
+    if let Ok(authorization) = HeaderValue::try_from(format!("{SESSION_SCHEME} {session}")) {
         request.headers_mut().insert(AUTHORIZATION, authorization);
     }
     Ok(())

@@ -166,7 +166,7 @@ mod tests {
     use crate::job::Actor;
 
     fn places(capacity: Capacity) -> Arc<Places> {
-        Places::new(capacity, Limits::default().guard(Access::default(), ([127, 0, 0, 1], 7400).into()))
+        Places::new(capacity, Limits::default().guard(Access::default(), ([127, 0, 0, 1], 7400).into(), None))
     }
 
     /// Those of a server that has tokens.
@@ -174,7 +174,7 @@ mod tests {
         let token = Token { name: Actor::system("a"), roles: [Role::Read].into(), sha256: token_hash("a") };
         let limits = Limits { connections: capacity.regular, ..Limits::default() };
         let access = Access::new(vec![token]).expect("tokens");
-        Places::new(capacity, limits.guard(access, ([127, 0, 0, 1], 7400).into()))
+        Places::new(capacity, limits.guard(access, ([127, 0, 0, 1], 7400).into(), None))
     }
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));

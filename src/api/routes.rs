@@ -19,11 +19,11 @@ use super::error::{ApiError, Code};
 use super::observe::observe;
 use super::{
     App, admin, amend, audit, backfill, cluster, events, export, fields, jobs, limits, lists, openapi, output, queues,
-    schedule_bulk, schedule_lines, schedules, stats, subscriptions, system, work, workers,
+    schedule_bulk, schedule_lines, schedules, sessions, stats, subscriptions, system, work, workers,
 };
 use crate::page;
 use crate::peers::{HINTS_PATH, WORKERS_PATH};
-use crate::wire::cookie::BY_PAGE;
+use crate::wire::cookie::{BY_PAGE, SESSION_PATH};
 
 /// Returns every route, without the layers around it.
 fn routes() -> OpenApiRouter<App> {
@@ -110,10 +110,11 @@ pub(super) fn router(app: App) -> Router {
     api.merge(surround_pages(pages, &app.guard))
 }
 
-/// Returns the routes of the API, and those of other managers, which its description leaves out.
+/// Returns the routes of the API, and those of other managers and of the page, which its description leaves out.
 fn all_routes() -> Router<App> {
     let (router, _) = routes().split_for_parts();
-    router.route(HINTS_PATH, post(cluster::hints)).route(WORKERS_PATH, post(cluster::workers))
+    let router = router.route(HINTS_PATH, post(cluster::hints)).route(WORKERS_PATH, post(cluster::workers));
+    router.route(SESSION_PATH, post(sessions::begin).delete(sessions::end))
 }
 
 /// The paths that a monitor process serves, and the prefix of the administrators' calls, which it serves too.

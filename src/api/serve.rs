@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{info, warn};
 
-use super::access::Guard;
+use super::access::{Guard, SessionReader};
 use super::app::AppParts;
 use super::browsers;
 use super::connection::{Connections, Protocols};
@@ -23,6 +23,7 @@ use super::front::{self, Front, MemberState};
 use super::places::{Capacity, NO_PLACE, Place, Places};
 use super::routes::{monitor_router, openapi_json, router};
 use super::{App, AppState, Limits, metrics};
+use crate::manager::Sessions;
 
 /// The connections beyond [`Limits::connections`], each for one call of an operator or a probe.
 const RESERVE: usize = 64;
@@ -74,7 +75,9 @@ pub async fn serve_member(
     let address = listener.local_addr()?;
     let openapi = openapi_json().map_err(io::Error::other)?;
     let (limits, metrics) = (state.limits.clone(), state.metrics.clone());
-    let guard = limits.guard(state.access.clone(), address);
+    let sessions = Sessions::new(Arc::clone(&state.store), Arc::clone(&state.clock));
+    let sessions = SessionReader::of_member(sessions, state.member.standing());
+    let guard = limits.guard(state.access.clone(), address, Some(sessions));
     let _counting = AbortOnDropHandle::new(tokio::spawn(front::count_leaders(state.member.standing())));
     let front = Front::new(state, Arc::clone(&guard), shutdown.clone(), openapi).map_err(io::Error::other)?;
     let front = Arc::new(front);
@@ -96,7 +99,8 @@ async fn serve_routes(
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
     let openapi = openapi_json().map_err(io::Error::other)?;
-    let guard = state.limits.guard(state.access.clone(), address);
+    let sessions = SessionReader::new(state.manager.sessions());
+    let guard = state.limits.guard(state.access.clone(), address, Some(sessions));
     let app = Arc::new(AppParts::new(state, Arc::clone(&guard), shutdown.clone(), openapi));
     let (limits, metrics) = (app.limits.clone(), app.metrics.clone());
     let manager = app.manager.clone();

@@ -44,7 +44,7 @@ impl Fixture {
         let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
         let manager = Manager::start(Arc::new(store), Arc::new(SystemClock::default()), config);
         let limits = Limits::default();
-        let mut guard = limits.guard(Access::default(), ([192, 0, 2, 1], 7400).into());
+        let mut guard = limits.guard(Access::default(), ([192, 0, 2, 1], 7400).into(), None);
         // The requests come over no connection, and name no host.
         Arc::get_mut(&mut guard).expect("it is new").sites = None;
         let app = Arc::new(AppParts {

@@ -13,7 +13,8 @@ use serde::de::DeserializeOwned;
 use tower::ServiceExt as _;
 
 use super::shown;
-use crate::wire::{ClusterStatus, Me, Problem, cookie};
+use crate::wire::cookie::{self, BegunSession, SESSION_PATH, SESSION_SCHEME};
+use crate::wire::{ClusterStatus, Me, Problem};
 
 /// The longest answer that a page reads, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -80,13 +81,6 @@ impl Refused {
 }
 
 impl Asker {
-    /// Returns one that asks with this header.
-    pub(super) fn with(&self, name: http::HeaderName, value: http::HeaderValue) -> Self {
-        let mut asker = self.clone();
-        asker.headers.insert(name, value);
-        asker
-    }
-
     /// Reads what is at a path of the API.
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str, parameters: &[(&str, &str)]) -> Result<T, Refused> {
         let body = self.answer(path, parameters).await?;
@@ -96,6 +90,32 @@ impl Asker {
     /// Returns who looks at the page, and what they may do.
     pub(super) async fn me(&self) -> Result<Me, Refused> {
         self.get("/v1/me", &[]).await
+    }
+
+    /// Begins a session for the holder of a token; `None` where nobody has to sign in.
+    pub(super) async fn sign_in(&self, token: &str) -> Result<Option<BegunSession>, Refused> {
+        let body = self.with_authorization("Bearer", token)?.call(Method::POST, SESSION_PATH).await?;
+        if body.is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_slice(&body).map(Some).map_err(|error| Refused::unreadable(&error))
+    }
+
+    /// Ends a session.
+    pub(super) async fn sign_out(&self, session: &str) -> Result<(), Refused> {
+        self.with_authorization(SESSION_SCHEME, session)?.call(Method::DELETE, SESSION_PATH).await.map(drop)
+    }
+
+    /// Returns one that asks in the name of whom this shows.
+    fn with_authorization(&self, scheme: &str, shown: &str) -> Result<Self, Refused> {
+        let authorization = HeaderValue::try_from(format!("{scheme} {shown}")).map_err(|_| Refused {
+            status: StatusCode::UNAUTHORIZED,
+            detail: "a token has no such characters".to_owned(),
+            fields: Vec::new(),
+        })?;
+        let mut asker = self.clone();
+        asker.headers.insert(AUTHORIZATION, authorization);
+        Ok(asker)
     }
 
     /// Returns where the member that answers stands in its cluster; `None` where the server is of none.
@@ -111,7 +131,12 @@ impl Asker {
         if !parameters.is_empty() {
             uri = shown::address(path, parameters.iter().copied());
         }
-        let mut request = Request::builder().method(Method::GET).uri(uri);
+        self.call(Method::GET, &uri).await
+    }
+
+    /// Makes a call without a body, and returns the body of its answer.
+    async fn call(&self, method: Method, uri: &str) -> Result<bytes::Bytes, Refused> {
+        let mut request = Request::builder().method(method).uri(uri);
         for name in PASSED_ON {
             if let Some(value) = self.headers.get(&name) {
                 request = request.header(name, value);

@@ -106,11 +106,14 @@ pub(super) fn answer<T: Template>(page: Result<T, Refused>, uri: &Uri) -> Respon
             let back = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
             Redirect::to(&shown::address(SIGN_IN_PATH, [("back", back)])).into_response()
         }
-        Err(refused) => {
-            let Refused { status, ref detail, .. } = refused;
-            write(status, &RefusedPage { status, detail, advice: advice(status), audit: audit_of(status, uri) })
-        }
+        Err(refused) => refuse(&refused, uri),
     }
+}
+
+/// Answers with the page of a refusal.
+pub(super) fn refuse(refused: &Refused, uri: &Uri) -> Response {
+    let Refused { status, ref detail, .. } = *refused;
+    write(status, &RefusedPage { status, detail, advice: advice(status), audit: audit_of(status, uri) })
 }
 
 /// Returns the address of what the audit has of a job whose page this is, which is not there.

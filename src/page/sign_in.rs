@@ -1,19 +1,24 @@
-//! Signing in: the token is kept by the browser, in a cookie that scripts cannot read and other sites cannot send.
+//! Signing in: the holder of a token gets a session, which the browser keeps in a cookie that scripts cannot read and
+//! other sites cannot send.
 //!
-//! The cookie holds the token itself. So every server accepts it that accepts the token, and removing the token there
-//! ends it.
+//! The token goes no further than to the server that checks it. Every server over the same store accepts the session,
+//! until somebody signs out, the session is over, or the token is removed.
 
 use askama::Template;
 use axum::extract::Query;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{AppendHeaders, IntoResponse, Redirect, Response};
 use axum::{Extension, Form};
-use http::header::{AUTHORIZATION, SET_COOKIE};
-use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use http::header::SET_COOKIE;
+use http::{HeaderMap, StatusCode, Uri};
 use serde::Deserialize;
 
-use super::ask::Asker;
-use super::frame::{SIGN_IN_PATH, write};
+use super::ask::{Asker, Refused};
+use super::frame::{SIGN_IN_PATH, refuse, write};
 use crate::wire::cookie::{self, Way};
+
+/// What is said where the leader of a cluster has not been upgraded yet.
+const EARLIER_LEADER: &str = "the member that leads is of an earlier version, which keeps no sessions: sign in at \
+                              it, or here once it is upgraded";
 
 /// Where a page was left for signing in.
 #[derive(Deserialize)]
@@ -41,7 +46,8 @@ pub(super) async fn page(Query(Back { back }): Query<Back>) -> Response {
     write(StatusCode::OK, &SignInPage { back, why: None })
 }
 
-/// Keeps the token in the browser when the server knows it. Another site cannot sign anybody in.
+/// Begins a session when the server knows the token, and ends the one that the browser had. Another site cannot sign
+/// anybody in.
 pub(super) async fn sign_in(
     asker: Asker,
     Extension(way): Extension<Way>,
@@ -52,27 +58,39 @@ pub(super) async fn sign_in(
     if !cookie::is_of_own_page(&uri, &headers) {
         return StatusCode::FORBIDDEN.into_response();
     }
-    let token = form.token.trim();
-    let authorization = HeaderValue::try_from(format!("Bearer {token}"));
-    let known = match authorization {
-        Ok(authorization) => asker.with(AUTHORIZATION, authorization).me().await.map_err(|refused| refused.detail),
-        Err(_) => Err("a token has no such characters".to_owned()),
-    };
-    match known {
-        Ok(_) => {
-            let cookie = cookie::keep(token, way);
-            ([(SET_COOKIE, cookie)], Redirect::to(own_path(&form.back))).into_response()
+    let back = Redirect::to(own_path(&form.back));
+    match asker.sign_in(form.token.trim()).await {
+        Ok(Some(begun)) => {
+            if let Some(former) = cookie::session(&headers, way)
+                && let Err(refused) = asker.sign_out(former).await
+            {
+                tracing::debug!(why = refused.detail, "the session before is left to end by itself");
+            }
+            ([(SET_COOKIE, cookie::keep(&begun, way))], back).into_response()
         }
-        Err(why) => write(StatusCode::UNAUTHORIZED, &SignInPage { back: form.back, why: Some(why) }),
+        Ok(None) => back.into_response(),
+        Err(Refused { status, detail, .. }) => {
+            // A leader of an earlier version has no such call.
+            let why = if status == StatusCode::NOT_FOUND { EARLIER_LEADER.to_owned() } else { detail };
+            write(status, &SignInPage { back: form.back, why: Some(why) })
+        }
     }
 }
 
-/// Has the browser forget the token.
-pub(super) async fn sign_out(Extension(way): Extension<Way>, uri: Uri, headers: HeaderMap) -> Response {
+/// Ends the session, and has the browser forget it.
+pub(super) async fn sign_out(asker: Asker, Extension(way): Extension<Way>, uri: Uri, headers: HeaderMap) -> Response {
     if !cookie::is_of_own_page(&uri, &headers) {
         return StatusCode::FORBIDDEN.into_response();
     }
-    ([(SET_COOKIE, cookie::forget(way))], Redirect::to(SIGN_IN_PATH)).into_response()
+    if let Some(session) = cookie::session(&headers, way)
+        && let Err(refused) = asker.sign_out(session).await
+        && refused.status != StatusCode::UNAUTHORIZED
+    {
+        // The browser keeps it, so that signing out can be tried again.
+        return refuse(&refused, &uri);
+    }
+    let forget = cookie::forget(way).into_iter().map(|cookie| (SET_COOKIE, cookie));
+    (AppendHeaders(forget.collect::<Vec<_>>()), Redirect::to(SIGN_IN_PATH)).into_response()
 }
 
 /// Returns the path to go back to, if it is one of this server's. Browsers drop tabs and line ends before they read an
@@ -85,6 +103,7 @@ fn own_path(back: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
     use proptest::prelude::*;
     use url::Url;
 

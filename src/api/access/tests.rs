@@ -1,4 +1,5 @@
 use http::HeaderValue;
+use http::header::AUTHORIZATION;
 
 use super::*;
 

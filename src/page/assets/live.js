@@ -60,7 +60,11 @@ export function live(done) {
     if (document.hidden) return;
     events = new EventSource("/live");
     events.addEventListener("open", () => say("live", false));
-    events.addEventListener("error", () => say("connection lost", true));
+    events.addEventListener("error", () => {
+      say("connection lost", true);
+      // The server refuses, as it does those who are signed in no longer: the page then leads to where one signs in.
+      if (events?.readyState === EventSource.CLOSED) renew(done).catch(() => {});
+    });
     events.addEventListener("tick", tick);
   }
   document.addEventListener("visibilitychange", follow);

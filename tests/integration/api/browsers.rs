@@ -169,10 +169,14 @@ async fn a_cookie_by_tls_goes_by_tls_alone_and_the_browser_comes_by_it_for_a_yea
         let lasting = said(signed_in.headers(), "strict-transport-security");
         assert_eq!(lasting, if is_by_tls { vec!["max-age=31536000"] } else { vec![] });
         let cookie = signed_in.headers()[SET_COOKIE].to_str().expect("text").to_owned();
-        assert_eq!(cookie.starts_with("__Host-leasehold-token=") && cookie.contains("; Secure"), is_by_tls, "{cookie}");
+        assert_eq!(
+            cookie.starts_with("__Host-leasehold-session=") && cookie.contains("; Secure"),
+            is_by_tls,
+            "{cookie}"
+        );
         let (name, value) = cookie.split(';').next().expect("a pair").split_once('=').expect("a pair");
         for (name, is_known) in
-            [(name, true), (if is_by_tls { "leasehold-token" } else { "__Host-leasehold-token" }, false)]
+            [(name, true), (if is_by_tls { "leasehold-session" } else { "__Host-leasehold-session" }, false)]
         {
             let page = through_nginx(Method::GET, "/v1/me").header("cookie", format!("{name}={value}"));
             assert_eq!(page.send().await.expect("an answer").status(), if is_known { 200 } else { 401 }, "{name}");

@@ -18,13 +18,14 @@ fn from(address: &str) -> Client {
     client.local_address(Some(address.parse().expect("an address"))).build().expect("a client")
 }
 
-/// The ways to show a token, each with the status of the refusal.
+/// The ways to show a token or a session, each with the status of the refusal.
 fn ways(server: &Server, http: &Client, token: &str) -> [(RequestBuilder, u16); 4] {
+    let session = format!("{:064x}", rand::random::<u128>());
     let sign_in = http.post(server.url("/sign-in")).header("content-type", FORM).header(ORIGIN, server.url(""));
     [
         (http.post(server.url("/v1/jobs")).bearer_auth(token), 401),
         (http.get(server.url("/v1/nowhere")).header(AUTHORIZATION, format!("Basic {token}")), 404),
-        (http.get(server.url("/jobs")).header(COOKIE, format!("leasehold-token={token}")), 303),
+        (http.get(server.url("/jobs")).header(COOKIE, format!("leasehold-session={session}")), 303),
         (sign_in.body(format!("token={token}")), 401),
     ]
 }

@@ -31,7 +31,7 @@ pub(super) fn client() -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_in_a_cookie_reads_and_changes_only_by_the_pages_own_script() {
+async fn a_session_in_a_cookie_reads_and_changes_only_by_the_pages_own_script() {
     let place = tempfile::tempdir().expect("a directory");
     let server = with_tokens(place.path()).await;
     let (client, base) = (client(), server.url());
@@ -56,6 +56,7 @@ async fn a_token_in_a_cookie_reads_and_changes_only_by_the_pages_own_script() {
     );
     let cookie = signed_in.headers()[SET_COOKIE].to_str().expect("text").to_owned();
     assert!(cookie.contains("HttpOnly; SameSite=Strict") && !cookie.contains("Secure"), "{cookie}");
+    assert!(!cookie.contains(OPERATOR), "the token is nowhere in {cookie}");
     let cookie = cookie.split(';').next().expect("a pair").to_owned();
 
     let read = client.get(format!("{base}/jobs")).header(COOKIE, &cookie).send().await.expect("an answer");
@@ -102,7 +103,7 @@ async fn a_reader_signs_in_sees_no_buttons_and_signs_out() {
         browser.see("main h1").await;
         assert_eq!(browser.run("return document.querySelectorAll('.acts button').length").await, 0, "{path}");
     }
-    assert_eq!(browser.run("return document.cookie").await, "", "no script reads the token");
+    assert_eq!(browser.run("return document.cookie").await, "", "no script reads the session");
     browser.click("form[action='/sign-out'] button").await;
     browser.see("input[name=token]").await;
     browser.go("/jobs").await;
