@@ -30,3 +30,4 @@ mod reading;
 mod refusals;
 mod schedules;
 pub(crate) mod server;
+mod sessions;

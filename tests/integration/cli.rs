@@ -21,6 +21,7 @@ mod rotation;
 mod scaling;
 mod schedules;
 mod settings;
+mod signing_in;
 mod supervised;
 mod tables;
 mod verify;

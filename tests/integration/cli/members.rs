@@ -30,6 +30,8 @@ pub(super) struct Trio {
     options: &'static [&'static str],
     /// Whether each reads the secret from a file of its own.
     has_secret_files: bool,
+    /// The token that this one asks with, which the members' settings file has.
+    token: Option<&'static str>,
     /// The processes; `None` for one that has ended.
     members: [Option<Started>; 3],
 }
@@ -56,9 +58,23 @@ impl Trio {
         trio
     }
 
+    /// Starts them with this token of an administrator.
+    pub(super) fn with_token(token: &'static str) -> Self {
+        let mut trio = Self { token: Some(token), ..Self::of(&[]) };
+        let hash = leasehold::api::access::token_hash(token);
+        let settings = format!("[[tokens]]\nname = \"ops\"\nroles = [\"admin\"]\nsha256 = \"{hash}\"\n");
+        fs::write(trio.settings_file(), settings).expect("written");
+        (0..3).for_each(|index| trio.start_member(index));
+        trio
+    }
+
     fn of(options: &'static [&'static str]) -> Self {
         let (place, ports) = (tempfile::tempdir().expect("a directory"), [(); 3].map(|()| ports::free()));
-        Self { place, ports, options, has_secret_files: false, members: [None, None, None] }
+        Self { place, ports, options, has_secret_files: false, token: None, members: [None, None, None] }
+    }
+
+    fn settings_file(&self) -> PathBuf {
+        self.place.path().join("leasehold.toml")
     }
 
     pub(super) fn secret_file(&self, index: usize) -> PathBuf {
@@ -87,6 +103,9 @@ impl Trio {
         let log = log.expect("the log can be written");
         let arguments = arguments.chain(["--data-dir", data]).chain(self.options.iter().copied());
         let mut command = leasehold(self.place.path(), arguments);
+        if self.token.is_some() {
+            command.arg("--config").arg(self.settings_file());
+        }
         self.members[index] = Some(Started::of(command.stdout(Stdio::null()).stderr(log)));
     }
 
@@ -99,7 +118,7 @@ impl Trio {
     }
 
     pub(super) fn client(&self, index: usize) -> Client {
-        Client::new(&self.url(index), None).expect("a client")
+        Client::new(&self.url(index), self.token).expect("a client")
     }
 
     /// Waits until a member leads that all of these know, and returns its place.
