@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cluster::{Cluster, ClusterArgs};
+use super::duration::DurationSetting;
 use super::engine::{self, EngineSettings, Opened, StoreArgs};
 use super::failure::{ExitStatus, Failure};
 use super::leading::{Leading, Stages, go_on_alone_from};
@@ -30,6 +31,7 @@ use super::signals::Signals;
 use crate::api::access::{Access, OwnNames, check_exposure};
 use crate::api::{self, AppState, Limits, MemberState, Office, TrustedProxy};
 use crate::clock::{AwakeClock, Clock, ComparedClock, ContinuedClock, MemberClock, MemberClocks, SystemClock};
+use crate::manager::SESSION_LASTS;
 use crate::monitor::MonitorConfig;
 use crate::peers::{Carrier, Deputies, Signer};
 use crate::store::time::keep_compared;
@@ -38,6 +40,8 @@ use crate::worker::{Stop, StopListener};
 
 /// How many connections may wait to be accepted; the system may allow fewer.
 const BACKLOG: u32 = 16_384;
+/// The shortest time without use after which somebody is signed out: their use is written once a minute.
+const LEAST_SESSION_IDLE: Duration = Duration::from_secs(60);
 
 /// The flags of both.
 #[derive(Debug, Args)]
@@ -68,6 +72,9 @@ pub(super) struct HostArgs {
     /// believed (repeatable) [default: nobody's]
     #[arg(long = "trusted-proxy", value_name = "ADDR[/BITS]", value_delimiter = ',')]
     trusted_proxies: Option<Vec<TrustedProxy>>,
+    /// How long somebody stays signed in at the web page who does not use it, from 1m to 24h [default: 1h]
+    #[arg(long, value_name = "DURATION")]
+    session_idle: Option<DurationSetting>,
     /// The format of the log [default: text]
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
@@ -104,6 +111,15 @@ fn limits_of(room: usize, wanted: Option<u32>, wanted_per_address: Option<u32>) 
     let connections = wanted.min(room);
     let per_address = wanted_per_address.map_or(connections.div_ceil(10) * 9, |wanted| wanted as usize);
     Limits { connections, connections_per_address: per_address.clamp(1, connections), ..limits }
+}
+
+/// Checks how long somebody stays signed in without use.
+fn session_idle(wanted: Option<DurationSetting>) -> Result<Duration, Failure> {
+    let idle = wanted.map_or(Limits::default().session_idle, |setting| setting.0);
+    if (LEAST_SESSION_IDLE..=SESSION_LASTS).contains(&idle) {
+        return Ok(idle);
+    }
+    Err(Failure::Usage("`session_idle` (--session-idle, LEASEHOLD_SESSION_IDLE) is from 1m to 24h".to_owned()))
 }
 
 /// Returns the names by which this machine is called, as far as it knows them itself.
@@ -159,6 +175,7 @@ impl Host {
         let connections = args.max_connections.or(settings.max_connections);
         let per_address = args.max_connections_per_address.or(settings.max_connections_per_address);
         let trusted_proxies = args.trusted_proxies.or(settings.trusted_proxy.clone()).unwrap_or_default();
+        let session_idle = session_idle(args.session_idle.or(settings.session_idle))?;
         let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
         let listen = args.listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, default_port).into());
         let access = Access::new(settings.tokens.clone()).map_err(|error| usage(&error))?;
@@ -190,7 +207,7 @@ impl Host {
         let urls = peers.chain(cluster.as_ref().map(|cluster| cluster.url.clone()));
         Ok(Self {
             listen,
-            limits: Limits { trusted_proxies, ..limits_of(room, connections, per_address) },
+            limits: Limits { trusted_proxies, session_idle, ..limits_of(room, connections, per_address) },
             access: access.called(urls.fold(names, |names, url| names.with_url(&url))),
             notifications,
             oversight: args.oversight.over(&settings.monitor).map_err(Failure::Usage)?,
