@@ -58,6 +58,7 @@ mod orphans;
 mod output;
 mod peer_secret;
 mod performing;
+mod permissions;
 mod queue;
 mod renewal;
 mod run;

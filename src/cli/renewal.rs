@@ -6,7 +6,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::failure::Failure;
-use super::settings::{Settings, closed_to_others};
+use super::permissions::closed_to_others;
+use super::settings::Settings;
 use super::settled_file::{Found, PERIOD, SettledFile};
 use crate::api::access::Access;
 

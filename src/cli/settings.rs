@@ -24,7 +24,6 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -39,6 +38,7 @@ use super::member_name::MemberName;
 use super::monitor::OversightArgs;
 use super::notify::NotifyArgs;
 use super::performing::PerformingArgs;
+use super::permissions::closed_to_others;
 use super::server::ServerArgs;
 use super::size::SizeSetting;
 use crate::api::TrustedProxy;
@@ -264,19 +264,6 @@ pub(super) fn trust_also(file: &Path) -> Result<(), Failure> {
         |what: &dyn std::fmt::Display| Failure::Usage(format!("`ca` (--ca, LEASEHOLD_CA): {} {what}", file.display()));
     let pem = std::fs::read(file).map_err(|error| wrong(&format_args!("cannot be read: {error}")))?;
     trust::also(&pem).map_err(|error| wrong(&error))
-}
-
-/// Checks that nobody but its owner, and who has the group of this process, can write to the settings file, which says
-/// who may call a server.
-pub(super) fn closed_to_others(file: &Path) -> Result<(), String> {
-    let found = std::fs::metadata(file).map_err(|error| error.to_string())?;
-    let is_of_own_group = found.gid() == nix::unistd::getegid().as_raw();
-    let who = match found.mode() {
-        mode if found.is_file() && mode & 0o002 != 0 => "every user of this machine",
-        mode if found.is_file() && mode & 0o020 != 0 && !is_of_own_group => "another group",
-        _ => return Ok(()),
-    };
-    Err(format!("{who} can write to it: close it with `chmod go-w`"))
 }
 
 fn default_data_dir() -> PathBuf {
