@@ -41,6 +41,7 @@ mod copies;
 mod definition;
 mod document;
 mod documents;
+mod encryption;
 mod error;
 mod fault;
 mod flavour;
@@ -87,6 +88,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+pub use encryption::{EncryptionKeys, InvalidEncryptionKeys};
 pub use error::ConnectError;
 pub use migrate::Migration;
 pub use options::ElasticsearchOptions;
