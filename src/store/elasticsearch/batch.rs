@@ -31,7 +31,7 @@ use super::locate::{Locator, first_month};
 use super::task::{Question, Task};
 use super::write_id::KnownWrite;
 use crate::clock::Clock as _;
-use crate::job::{JobId, NewBody};
+use crate::job::{Job, JobId, NewBody};
 use crate::store::{Sought, StoreError, Write, WriteError};
 
 /// One write under way, with the caller that waits for its answer.
@@ -179,8 +179,8 @@ async fn write_bodies(shared: &Context, batch: &mut Batch) {
     if owners.is_empty() {
         return;
     }
-    let bodies: Vec<(&JobId, &NewBody)> =
-        owners.iter().flat_map(|task| task.write.bodies().iter().map(|body| (&task.write.job().id, body))).collect();
+    let bodies: Vec<(&Job, &NewBody)> =
+        owners.iter().flat_map(|task| task.write.bodies().iter().map(|body| (&**task.write.job(), body))).collect();
     let mut results = bodies::store(shared, &bodies, batch.deadline).await.into_iter();
     for owner in &mut owners {
         owner.bodies_stored = Some(now);
@@ -208,7 +208,7 @@ async fn send(shared: &Context, batch: &mut Batch) {
     let answers = shared.send(&shared.indices.jobs, lines, deadline).await;
     for (task, Sent { outcome, maybe_repeated }) in sent.into_iter().zip(answers) {
         task.course.maybe_applied(maybe_repeated);
-        task.sent(outcome);
+        task.sent(outcome, &shared.indices.encryption);
     }
 }
 

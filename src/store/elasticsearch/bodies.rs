@@ -3,6 +3,7 @@
 //! A body's id is fresh and its content never changes, so it is written without a condition: writing it twice is as
 //! good as once, and an acknowledgement means what it says also for the second try.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -11,9 +12,11 @@ use tokio::time::{Instant, sleep};
 
 use super::bulk::{Action, ItemOutcome, Lines, Target, chunks};
 use super::context::{Context, Sent};
+use super::document::holds_secrets;
 use super::documents::{mget, parse_mget};
+use super::encryption::{EncryptionKeys, SecretField};
 use super::nodes::Nodes;
-use crate::job::{BodyId, BodyRef, JobId, Json, NewBody};
+use crate::job::{Body, BodyId, BodyRef, Job, Json, NewBody};
 use crate::store::StoreError;
 
 /// The most bodies in one request.
@@ -25,14 +28,26 @@ const BACKOFF: Duration = Duration::from_millis(100);
 #[derive(Serialize)]
 pub(super) struct BodyDocument<'a> {
     job_id: &'a str,
-    json: &'a str,
+    json: Cow<'a, str>,
 }
 
 impl<'a> BodyDocument<'a> {
-    /// Returns the document of a body of this job.
-    pub(super) fn new(job: &'a JobId, body: &'a NewBody) -> Self {
-        Self { job_id: job.as_str(), json: body.json.as_str() }
+    /// Returns the document of a body of this job, which is encrypted where it is a payload that may hold secrets.
+    ///
+    /// # Errors
+    /// The body cannot be encrypted.
+    pub(super) fn new(job: &'a Job, body: &'a NewBody, keys: &EncryptionKeys) -> Result<Self, String> {
+        let (is_payload, json) = (job.payload == Body::Stored(body.reference), body.json.as_str());
+        let json = match !keys.is_empty() && is_payload && holds_secrets(job, &body.json) {
+            true => keys.encrypt(secret(&document_id(body.reference.id)), json)?,
+            false => json.into(),
+        };
+        Ok(Self { job_id: job.id.as_str(), json })
     }
+}
+
+fn secret(id: &str) -> SecretField<'_> {
+    SecretField { kind: "body", id, name: "json" }
 }
 
 #[derive(Deserialize)]
@@ -43,7 +58,7 @@ struct StoredBody {
 /// Writes `bodies`, each for the job given with it, and returns for each whether it is durable.
 pub(super) async fn store(
     shared: &Context,
-    bodies: &[(&JobId, &NewBody)],
+    bodies: &[(&Job, &NewBody)],
     deadline: Instant,
 ) -> Vec<Result<(), StoreError>> {
     let mut results = Vec::with_capacity(bodies.len());
@@ -53,11 +68,7 @@ pub(super) async fn store(
     results
 }
 
-async fn store_chunk(
-    shared: &Context,
-    bodies: &[(&JobId, &NewBody)],
-    deadline: Instant,
-) -> Vec<Result<(), StoreError>> {
+async fn store_chunk(shared: &Context, bodies: &[(&Job, &NewBody)], deadline: Instant) -> Vec<Result<(), StoreError>> {
     let mut results: Vec<Option<Result<(), StoreError>>> = vec![None; bodies.len()];
     let mut obstacle = String::new();
     loop {
@@ -65,7 +76,7 @@ async fn store_chunk(
         if open.is_empty() || Instant::now() >= deadline {
             break;
         }
-        let chosen: Vec<&(&JobId, &NewBody)> = open.iter().map(|index| &bodies[*index]).collect();
+        let chosen: Vec<&(&Job, &NewBody)> = open.iter().map(|index| &bodies[*index]).collect();
         for (index, outcome) in open.into_iter().zip(send(shared, &chosen, deadline).await) {
             match outcome {
                 ItemOutcome::Done(_) => results[index] = Some(Ok(())),
@@ -86,12 +97,16 @@ async fn store_chunk(
     results.into_iter().map(|result| result.unwrap_or_else(unavailable)).collect()
 }
 
-async fn send(shared: &Context, bodies: &[&(&JobId, &NewBody)], deadline: Instant) -> Vec<ItemOutcome> {
+async fn send(shared: &Context, bodies: &[&(&Job, &NewBody)], deadline: Instant) -> Vec<ItemOutcome> {
     let mut lines = Lines::with_capacity(bodies.iter().map(|(_, body)| body.json.bytes() + 200).sum());
-    for (job_id, body) in bodies {
+    for (job, body) in bodies {
         let id = document_id(body.reference.id);
-        if let Err(error) = lines.add(&Action::Index(Target::any(&id)), Some(&BodyDocument::new(job_id, body))) {
-            return vec![ItemOutcome::Invalid(error.to_string()); bodies.len()];
+        let document = BodyDocument::new(job, body, &shared.indices.encryption);
+        let added = document.and_then(|document| {
+            lines.add(&Action::Index(Target::any(&id)), Some(&document)).map_err(|error| error.to_string())
+        });
+        if let Err(why) = added {
+            return vec![ItemOutcome::Invalid(why); bodies.len()];
         }
     }
     shared.send(&shared.indices.bodies, lines, deadline).await.into_iter().map(|sent| sent.outcome).collect()
@@ -122,6 +137,7 @@ pub(super) async fn read(
     nodes: &Nodes,
     index: &str,
     references: &[BodyRef],
+    keys: &EncryptionKeys,
     deadline: Instant,
 ) -> Result<Vec<Option<Json>>, StoreError> {
     let mut bodies = Vec::with_capacity(references.len());
@@ -131,12 +147,12 @@ pub(super) async fn read(
         let mut found: HashMap<String, Json> = HashMap::with_capacity(ids.len());
         for document in parse_mget(&reply, ids.len())? {
             let Some(source) = document.source()? else { continue };
-            let unreadable = |error: serde_json::Error| StoreError::Unreadable {
-                what: format!("the body `{}`", document.id),
-                why: error.to_string(),
-            };
-            let stored: StoredBody = serde_json::from_str(source.get()).map_err(unreadable)?;
-            found.insert(document.id.clone(), Json::parse(stored.json).map_err(unreadable)?);
+            let unreadable = |why: String| StoreError::Unreadable { what: format!("the body `{}`", document.id), why };
+            let stored: StoredBody =
+                serde_json::from_str(source.get()).map_err(|error| unreadable(error.to_string()))?;
+            let json = keys.decrypt(secret(&document.id), stored.json.into()).map_err(unreadable)?;
+            let json = Json::parse(json.into_owned()).map_err(|error| unreadable(error.to_string()))?;
+            found.insert(document.id.clone(), json);
         }
         bodies.extend(ids.iter().map(|id| found.get(id).cloned()));
     }

@@ -19,6 +19,7 @@ use super::conditional::{ConditionalWrite, Content, CurrentDocument, Rounds};
 use super::context::{Context, Sent};
 use super::document::{BodyForm, WriteIds};
 use super::documents::{RawDocument, mget, parse_mget};
+use super::encryption::EncryptionKeys;
 use super::indices::Kind;
 use super::resolution::Condition;
 use super::search::{Page, Scope, page};
@@ -65,11 +66,16 @@ pub(super) trait Element: Sized + Send + 'static {
     /// Returns the condition of a write.
     fn condition(write: &Self::Write) -> Condition;
 
-    /// Returns the content of a write; `None` for a removal.
-    fn document(write: &Self::Write, ids: WriteIds, form: BodyForm) -> Result<Option<Self::Document<'_>>, StoreError>;
+    /// Returns the content of a write, in which these keys encrypt what is secret; `None` for a removal.
+    fn document<'a>(
+        write: &'a Self::Write,
+        ids: WriteIds,
+        form: BodyForm,
+        keys: &EncryptionKeys,
+    ) -> Result<Option<Self::Document<'a>>, StoreError>;
 
-    /// Reads a document; `None` when there is none.
-    fn read<'a>(document: &RawDocument<'a>) -> Result<Option<Present<'a, Self>>, StoreError>;
+    /// Reads a document, of which these keys decrypt what is encrypted; `None` when there is none.
+    fn read<'a>(document: &RawDocument<'a>, keys: &EncryptionKeys) -> Result<Option<Present<'a, Self>>, StoreError>;
 
     /// Returns the version of the element.
     fn version(&self) -> Version;
@@ -104,11 +110,11 @@ impl<E: Element> Task<E> {
     }
 
     /// Appends the next try of the write to a bulk.
-    fn append(&mut self, lines: &mut Lines) -> Result<(), StoreError> {
+    fn append(&mut self, lines: &mut Lines, keys: &EncryptionKeys) -> Result<(), StoreError> {
         let (action, content) = self.course.begin_try(&self.id);
         match content {
             Content::Again(source) => lines.add(&action, Some(source)),
-            Content::Own => lines.add(&action, E::document(&self.write, self.ids, self.form)?.as_ref()),
+            Content::Own => lines.add(&action, E::document(&self.write, self.ids, self.form, keys)?.as_ref()),
         }
     }
 
@@ -203,7 +209,7 @@ impl<E: Element> Collection<E> {
             let mut sent: Vec<&mut Task<E>> = Vec::new();
             while sent.len() < MAX_ITEMS && lines.bytes() < ENOUGH_BYTES {
                 let Some(task) = ready.next() else { break };
-                match task.append(&mut lines) {
+                match task.append(&mut lines, &self.context.indices.encryption) {
                     Ok(()) => sent.push(task),
                     Err(error) => task.course.decide(Err(WriteError::Refused(error))),
                 }
@@ -238,7 +244,7 @@ impl<E: Element> Collection<E> {
     }
 
     fn judge(&self, task: &mut Task<E>, document: &RawDocument<'_>) {
-        match E::read(document) {
+        match E::read(document, &self.context.indices.encryption) {
             Ok(found) => {
                 let current = found.as_ref().map(|found| found.document);
                 let element = found.map(|found| self.take(&document.id, found));
@@ -262,7 +268,7 @@ impl<E: Element> Collection<E> {
     }
 
     fn read(&self, document: &RawDocument<'_>) -> Result<Option<E>, StoreError> {
-        Ok(E::read(document)?.map(|found| self.take(&document.id, found)))
+        Ok(E::read(document, &self.context.indices.encryption)?.map(|found| self.take(&document.id, found)))
     }
 
     /// Reads a document; `None` also when it cannot be read.

@@ -8,9 +8,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use super::encryption::{EncryptionKeys, SecretField};
 use super::write_id::WriteId;
 use crate::clock::Timestamp;
 use crate::job::{
@@ -47,21 +49,22 @@ pub(super) struct Decoded {
     pub(super) previous_write_id: Option<WriteId>,
 }
 
-/// Reads a document.
-pub(super) fn decode(source: &RawValue) -> Result<Decoded, serde_json::Error> {
+/// Reads a document, of which these keys decrypt what is encrypted.
+pub(super) fn decode(source: &RawValue, keys: &EncryptionKeys) -> Result<Decoded, serde_json::Error> {
     let stored: JobDocument<'_> = serde_json::from_str(source.get())?;
     let (write_id, previous_write_id) = (stored.write_id, stored.previous_write_id);
-    Ok(Decoded { job: stored.into_job()?, write_id, previous_write_id })
+    Ok(Decoded { job: stored.into_job(keys)?, write_id, previous_write_id })
 }
 
-/// Returns the document of a job as another process can read it. It does not say which write made it.
+/// Returns the document of a job as another process can read it. It does not say which write made it, and nothing in it
+/// is encrypted: it lies in no index.
 pub(super) fn pack(job: &Job) -> Result<Json, serde_json::Error> {
     Json::of(&JobDocument::new(job, None, BodyForm::Json))
 }
 
 /// Reads a document of [`pack`].
 pub(super) fn unpack(document: &Json) -> Result<Job, serde_json::Error> {
-    serde_json::from_str::<JobDocument<'_>>(document.as_str())?.into_job()
+    serde_json::from_str::<JobDocument<'_>>(document.as_str())?.into_job(&EncryptionKeys::default())
 }
 
 /// A job as it is written and read, on one line of JSON. A field of a job stands here, in [`JobDocument::new`], in
@@ -98,8 +101,8 @@ pub(super) struct JobDocument<'a> {
     order_seq: Option<u64>,
     order_first: Option<u64>,
     orphan_policy: Option<OrphanPolicy>,
-    #[serde(default, skip_serializing_if = "<[NoticeTarget]>::is_empty")]
-    notify: Cow<'a, [NoticeTarget]>,
+    #[serde(default, skip_serializing_if = "Targets::is_empty")]
+    notify: Targets<'a>,
     schedule_id: Option<ScheduleId>,
     due_at: Option<Timestamp>,
     rerun_of: Option<JobId>,
@@ -168,6 +171,62 @@ fn missing(what: &str) -> serde_json::Error {
     serde::de::Error::custom(what)
 }
 
+/// The receivers of notifications about a job, whose addresses may be secret.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Targets<'a> {
+    /// As they are.
+    Plain(Cow<'a, [NoticeTarget]>),
+    /// As an encrypted text, which is no list.
+    Encrypted(Cow<'a, str>),
+}
+
+impl Default for Targets<'_> {
+    fn default() -> Self {
+        Self::Plain(Cow::Borrowed(&[]))
+    }
+}
+
+impl Targets<'_> {
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Plain(targets) if targets.is_empty())
+    }
+
+    fn decrypt(self, field: SecretField<'_>, keys: &EncryptionKeys) -> Result<Vec<NoticeTarget>, serde_json::Error> {
+        match self {
+            Self::Plain(targets) => Ok(targets.into_owned()),
+            Self::Encrypted(encrypted) => serde_json::from_str(&keys.decrypt(field, encrypted).map_err(unusable)?),
+        }
+    }
+}
+
+/// The fields of a job's document that may be encrypted.
+const PAYLOAD: &str = "payload";
+const NOTIFY: &str = "notify";
+
+fn secret<'a>(job: &'a JobId, name: &'static str) -> SecretField<'a> {
+    SecretField { kind: "job", id: job.as_str(), name }
+}
+
+fn unusable(why: String) -> serde_json::Error {
+    serde::de::Error::custom(why)
+}
+
+/// Returns whether a job's payload may hold secrets: it has the environment of a command, or is one of the system's
+/// own, such as a delivery with the address of its receiver.
+pub(super) fn holds_secrets(job: &Job, payload: &Json) -> bool {
+    #[derive(Deserialize)]
+    struct Command {
+        env: Option<IgnoredAny>,
+    }
+    let text = payload.as_str();
+    // A name can be written with escapes.
+    let may_have = || text.trim_start().starts_with('{') && (text.contains("env") || text.contains('\\'));
+    // One that has it twice is refused here, and has it.
+    let has_env = || serde_json::from_str::<Command>(text).map_or(true, |command| command.env.is_some());
+    job.spec.queue.is_internal() || (may_have() && has_env())
+}
+
 /// The three forms of a body in a document; at most one is set.
 type BodyFields<'a> = (Option<Json>, Option<Cow<'a, str>>, Option<BodyRef>);
 
@@ -227,7 +286,7 @@ impl<'a> JobDocument<'a> {
             order_seq: spec.ordering().map(|ordering| ordering.seq),
             order_first: spec.ordering().map(|ordering| ordering.first),
             orphan_policy: spec.oversight.orphan_policy,
-            notify: Cow::Borrowed(&spec.oversight.notify),
+            notify: Targets::Plain(Cow::Borrowed(&spec.oversight.notify)),
             schedule_id: spec.due.as_ref().map(|due| due.schedule_id.clone()),
             due_at: spec.due.as_ref().map(|due| due.due_at),
             rerun_of: spec.rerun_of.clone(),
@@ -262,7 +321,29 @@ impl<'a> JobDocument<'a> {
         }
     }
 
-    fn into_job(self) -> Result<Job, serde_json::Error> {
+    /// Seals what is secret in the document of this job, if there are keys.
+    pub(super) fn encrypt(mut self, job: &Job, keys: &EncryptionKeys) -> Result<Self, serde_json::Error> {
+        if keys.is_empty() {
+            return Ok(self);
+        }
+        if let Body::Inline(json) = &job.payload
+            && holds_secrets(job, json)
+        {
+            let encrypted = keys.encrypt(secret(&job.id, PAYLOAD), json.as_str()).map_err(unusable)?;
+            (self.payload, self.payload_text) = (None, Some(Cow::Owned(encrypted.into_owned())));
+        }
+        if !job.spec.oversight.notify.is_empty() {
+            let targets = serde_json::to_string(&job.spec.oversight.notify)?;
+            let encrypted = keys.encrypt(secret(&job.id, NOTIFY), &targets).map_err(unusable)?;
+            self.notify = Targets::Encrypted(Cow::Owned(encrypted.into_owned()));
+        }
+        Ok(self)
+    }
+
+    fn into_job(self, keys: &EncryptionKeys) -> Result<Job, serde_json::Error> {
+        let notify = self.notify.decrypt(secret(&self.id, NOTIFY), keys)?;
+        let decrypt = |text| keys.decrypt(secret(&self.id, PAYLOAD), text).map_err(unusable);
+        let payload_text = self.payload_text.map(decrypt).transpose()?;
         let concurrency = self.concurrency_key.zip(self.max_concurrent).map(|(key, max)| Concurrency { key, max });
         let placed = self.ordering_key.zip(self.order_seq).zip(self.order_first);
         let ordering = placed.map(|((key, seq), first)| Ordered { key, seq, first });
@@ -278,7 +359,7 @@ impl<'a> JobDocument<'a> {
             max_attempts: self.max_attempts,
             retry: self.retry,
             resources: self.resources.into_owned(),
-            oversight: Oversight { orphan_policy: self.orphan_policy, notify: self.notify.into_owned() },
+            oversight: Oversight { orphan_policy: self.orphan_policy, notify },
             due: due.map(Box::new),
             rerun_of: self.rerun_of,
             conditions: Conditions {
@@ -311,7 +392,7 @@ impl<'a> JobDocument<'a> {
         Ok(Job {
             id: self.id,
             spec: spec.shared(),
-            payload: body((self.payload, self.payload_text, self.payload_ref))?,
+            payload: body((self.payload, payload_text, self.payload_ref))?,
             state,
             run_at: self.run_at,
             expires_at: self.expires_at,

@@ -117,7 +117,7 @@ impl<'a> RawDocument<'a> {
         if tombstone::is_tombstone(source) {
             return Ok(Some(Stored::Tombstone(tombstone::decode(source, version).map_err(unreadable)?)));
         }
-        let Decoded { job, write_id, previous_write_id } = decode(source).map_err(unreadable)?;
+        let Decoded { job, write_id, previous_write_id } = decode(source, &indices.encryption).map_err(unreadable)?;
         let document = CurrentDocument { version, source, write_id, previous_write_id };
         Ok(Some(Stored::Job(Box::new(Present { document, job }))))
     }

@@ -10,14 +10,16 @@ use super::audit::{Audit, Form};
 use super::bodies::BodyDocument;
 use super::collection::Element;
 use super::definition::Definitions;
+use super::document::tests::available;
 use super::document::{BodyForm, WriteIds};
+use super::encryption::EncryptionKeys;
 use super::flavour::Flavour;
 use super::indices::Kind;
 use super::output::{self, CellDocument};
 use super::tombstone::{Destination, TombstoneDocument};
 use crate::clock::Timestamp;
 use crate::golden::{Files, check};
-use crate::job::{BodyId, BodyRef, JobId, Json, NewBody, RecordName};
+use crate::job::{Body, BodyId, BodyRef, Job, JobId, Json, NewBody, RecordName};
 use crate::store::output::OutputCell;
 use crate::store::{Record, RecordKey, RecordKind, RecordWrite};
 
@@ -67,16 +69,18 @@ fn the_definitions_are_as_recorded() {
 fn the_documents_of_what_is_no_job_are_as_recorded() {
     let key = RecordKey::new(RecordKind::Queue, RecordName::new("reports").expect("a name"));
     let write = RecordWrite::Create { key, body: Json::parse("{\"a\":1}".to_owned()).expect("JSON") };
-    let record = |form| pretty(&<Record as Element>::document(&write, write_ids(), form).expect("a document"));
+    let none = EncryptionKeys::default();
+    let record = |form| pretty(&Record::document(&write, write_ids(), form, &none).expect("a document"));
     let at = Timestamp::from_millis(1_900_000_000_000);
     let tombstone = |to| pretty(&TombstoneDocument::new(JobId::new("job-7").expect("an id"), to, at, write_ids()));
-    let job = JobId::new("job-7").expect("an id");
+    let id = JobId::new("job-7").expect("an id");
     let json = Json::parse("{\"a\": [1]}".to_owned()).expect("JSON");
     let body = NewBody { reference: BodyRef { id: BodyId(uuid::Uuid::from_u128(17)), bytes: 10 }, json };
+    let job = Job { id, ..available(Body::Stored(body.reference)) };
     let cell = OutputCell::whole(4096, b"a line\n\xff".to_vec(), true);
     let torn = OutputCell::whole(4000, b"more".to_vec(), false).united(OutputCell::whole(4010, b"end".to_vec(), true));
     let documents = [
-        ("body", pretty(&BodyDocument::new(&job, &body))),
+        ("body", pretty(&BodyDocument::new(&job, &body, &EncryptionKeys::default()).expect("a document"))),
         ("output", pretty(&CellDocument::of(&torn, Some(at)))),
         ("output-before-gaps", pretty(&CellDocument::of(&cell, None))),
         ("record", record(BodyForm::Json)),

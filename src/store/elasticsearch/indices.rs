@@ -1,6 +1,7 @@
-//! The names of the indices, and the place that each index is.
+//! The names of the indices, the place that each index is, and the keys for what is secret in them.
 
 use super::archive::Month;
+use super::encryption::EncryptionKeys;
 use crate::query::table::Table;
 use crate::store::{Place, StoreError};
 
@@ -53,8 +54,8 @@ impl Kind {
     }
 }
 
-/// The names of the indices. Those of jobs, bodies, records and schedules are aliases, each of one numbered
-/// index.
+/// The names of the indices, and the keys for what is secret in them. Those of jobs, bodies, records and schedules are
+/// aliases, each of one numbered index.
 #[derive(Clone, Debug)]
 pub(super) struct Indices {
     pub(super) jobs: String,
@@ -69,6 +70,8 @@ pub(super) struct Indices {
     pub(super) resizing: String,
     /// The alias of an index that was replaced by one with another number of shards and is to be removed.
     pub(super) replaced: String,
+    /// The keys with which what is secret in the documents of all of them is encrypted.
+    pub(super) encryption: EncryptionKeys,
 }
 
 impl Indices {

@@ -12,7 +12,8 @@
 //!   [`flavour`] (which server it is), [`nodes`] and [`health`] (requests, deadlines, second tries), `fault` and
 //!   `standing` (indices that are not as they should be);
 //! - a document: [`document`] and [`documents`] (a job as JSON), [`write_id`], [`resolution`] and [`conditional`] (what
-//!   a lost answer means, and what is done then), `unreadable` (documents of other versions);
+//!   a lost answer means, and what is done then), `unreadable` (documents of other versions), [`encryption`] and
+//!   [`keys_in_use`] (what is secret in a document, and with which keys it is encrypted);
 //! - the way of a write: `writer`, `caller`, `intake`, `batch`, `task`, `bulk`, `bodies` and `cleaning`, which share a
 //!   `context`;
 //! - reads: `reader`, `search`, `heads` (who is first in the line of an ordering key), `query_time`, `stats` and
@@ -51,6 +52,7 @@ mod heads;
 mod health;
 mod indices;
 mod intake;
+mod keys_in_use;
 pub mod kql;
 mod left_bodies;
 mod locate;
@@ -167,6 +169,8 @@ impl ElasticsearchStore {
             request_timeout: options.request_timeout,
             write_timeout: options.write_timeout,
         });
+        let records = Records::new(Arc::clone(&context));
+        keys_in_use::check(&records, &context.indices.encryption, Instant::now() + options.write_timeout).await?;
         let watched = Arc::clone(&context);
         let watch = async move {
             let Context { nodes, indices, standing, reach, request_timeout, .. } = &*watched;
@@ -177,7 +181,7 @@ impl ElasticsearchStore {
             _watch: AbortOnDropHandle::new(tokio::spawn(watch)),
             writer: Writer::start(Arc::clone(&context), options.write_queue, options.bulks_in_flight),
             reader: Reader::start(Arc::clone(&context), options.read_queue, options.read_timeout),
-            records: Records::new(Arc::clone(&context)),
+            records,
             schedules: Schedules::new(Arc::clone(&context)),
             audit: Audit::new(&options.index_prefix, server.flavour, options.replicas),
             outputs: Arc::new(Outputs::new(
@@ -261,7 +265,8 @@ impl Store for ElasticsearchStore {
 
     async fn bodies(&self, references: &[BodyRef]) -> Result<Vec<Option<Json>>, StoreError> {
         let scope = self.scope(&self.context.indices.bodies)?;
-        self.heard(bodies::read(scope.nodes, scope.index, references, scope.deadline).await)
+        let keys = &self.context.indices.encryption;
+        self.heard(bodies::read(scope.nodes, scope.index, references, keys, scope.deadline).await)
     }
 
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError> {

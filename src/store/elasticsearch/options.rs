@@ -7,6 +7,7 @@ use elasticsearch::auth::Credentials;
 use elasticsearch::http::Url;
 use percent_encoding::percent_decode_str;
 
+use super::encryption::EncryptionKeys;
 use super::error::ConnectError;
 use super::indices::Indices;
 use super::nodes::{Access, Nodes};
@@ -61,6 +62,8 @@ pub struct ElasticsearchOptions {
     /// How long the tombstone of a moved or removed job stays in the live index. This must be longer than any write can
     /// be under way.
     pub tombstone_after: Duration,
+    /// The keys with which what is secret in documents is encrypted; without any, nothing is.
+    pub encryption_keys: EncryptionKeys,
 }
 
 impl Default for ElasticsearchOptions {
@@ -83,6 +86,7 @@ impl Default for ElasticsearchOptions {
             refresh_interval: Duration::from_secs(1),
             move_after: Duration::from_secs(600),
             tombstone_after: Duration::from_secs(600),
+            encryption_keys: EncryptionKeys::default(),
         }
     }
 }
@@ -111,6 +115,7 @@ impl ElasticsearchOptions {
             ));
         }
         Ok(Indices {
+            encryption: self.encryption_keys.clone(),
             jobs: format!("{prefix}jobs"),
             bodies: format!("{prefix}bodies"),
             records: format!("{prefix}records"),

@@ -12,6 +12,7 @@ use super::conditional::CurrentDocument;
 use super::context::Context;
 use super::document::{BodyForm, WriteIds, present};
 use super::documents::RawDocument;
+use super::encryption::{EncryptionKeys, SecretField};
 use super::indices::Kind;
 use super::resolution::Condition;
 use super::search::Page;
@@ -19,6 +20,9 @@ use super::write_id::WriteId;
 use crate::job::{Json, RecordName};
 use crate::store::record::too_many;
 use crate::store::{MAX_RECORDS, Record, RecordKey, RecordKind, RecordWrite, StoreError, Version, WriteResult};
+
+/// The name of the setting that says which keys are in use.
+pub(super) const IN_USE: &str = "encryption-keys";
 
 /// A record as a document, as it is written and read.
 #[serde_with::skip_serializing_none]
@@ -54,29 +58,39 @@ impl Element for Record {
         }
     }
 
-    fn document(write: &RecordWrite, ids: WriteIds, form: BodyForm) -> Result<Option<RecordDocument<'_>>, StoreError> {
+    fn document<'a>(
+        write: &'a RecordWrite,
+        ids: WriteIds,
+        form: BodyForm,
+        keys: &EncryptionKeys,
+    ) -> Result<Option<RecordDocument<'a>>, StoreError> {
         let Some(body) = write.body() else { return Ok(None) };
         let key = write.key();
+        let is_encrypted = !keys.is_empty() && holds_secrets(key);
+        let text = match (form, is_encrypted) {
+            (_, true) => Some(keys.encrypt(secret(&key.to_string()), body.as_str()).map_err(StoreError::Corrupt)?),
+            (BodyForm::Text, false) => Some(body.as_str().into()),
+            (BodyForm::Json, false) => None,
+        };
         Ok(Some(RecordDocument {
             kind: key.kind.as_str().into(),
             name: key.name.clone(),
-            body: (form == BodyForm::Json).then(|| body.clone()),
-            body_text: (form == BodyForm::Text).then(|| body.as_str().into()),
+            body: text.is_none().then(|| body.clone()),
+            body_text: text,
             write_id: Some(ids.own),
             previous_write_id: ids.previous,
         }))
     }
 
-    fn read<'a>(document: &RawDocument<'a>) -> Result<Option<Present<'a, Self>>, StoreError> {
+    fn read<'a>(document: &RawDocument<'a>, keys: &EncryptionKeys) -> Result<Option<Present<'a, Self>>, StoreError> {
         let Some(source) = document.source()? else { return Ok(None) };
         let corrupt = |why: String| StoreError::Unreadable { what: format!("the record `{}`", document.id), why };
         let stored: RecordDocument<'_> =
             serde_json::from_str(source.get()).map_err(|error| corrupt(error.to_string()))?;
-        let text = stored
-            .body_text
-            .map(|text| Json::parse(text.into_owned()))
-            .transpose()
-            .map_err(|error| corrupt(error.to_string()))?;
+        let text =
+            stored.body_text.map(|text| keys.decrypt(secret(&document.id), text)).transpose().map_err(corrupt)?;
+        let text = text.map(|text| Json::parse(text.into_owned())).transpose();
+        let text = text.map_err(|error| corrupt(error.to_string()))?;
         let body = text.or(stored.body).ok_or_else(|| corrupt("it has no body".to_owned()))?;
         let key = RecordKey::new(stored.kind.parse().map_err(corrupt)?, stored.name);
         let (version, write_id, previous_write_id) = (document.version()?, stored.write_id, stored.previous_write_id);
@@ -87,6 +101,26 @@ impl Element for Record {
     fn version(&self) -> Version {
         self.version
     }
+}
+
+/// Returns whether a record may hold secrets. Which keys are in use is read before anything can be opened.
+fn holds_secrets(key: &RecordKey) -> bool {
+    match key.kind {
+        RecordKind::Subscription => true,
+        RecordKind::Setting => key.name.as_str() != IN_USE,
+        RecordKind::Lease
+        | RecordKind::Queue
+        | RecordKind::Manager
+        | RecordKind::Backfill
+        | RecordKind::Limit
+        | RecordKind::Slots
+        | RecordKind::Unique
+        | RecordKind::Line => false,
+    }
+}
+
+fn secret(id: &str) -> SecretField<'_> {
+    SecretField { kind: "record", id, name: "body" }
 }
 
 /// Returns the query for the records of a kind, and their order.

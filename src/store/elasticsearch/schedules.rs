@@ -17,6 +17,7 @@ use super::conditional::CurrentDocument;
 use super::context::Context;
 use super::document::{BodyForm, WriteIds};
 use super::documents::RawDocument;
+use super::encryption::{EncryptionKeys, SecretField};
 use super::indices::Kind;
 use super::kql;
 use super::resolution::Condition;
@@ -56,7 +57,7 @@ pub(super) struct ScheduleDocument<'a> {
     overlap: Overlap,
     margin_of_error_ms: i64,
     errors: u32,
-    /// The schedule as JSON.
+    /// The schedule as JSON, encrypted where there are keys: its action may have headers and an environment in it.
     document: String,
     write_id: WriteId,
     previous_write_id: Option<WriteId>,
@@ -95,16 +96,21 @@ struct StoredDocument {
     previous_write_id: Option<WriteId>,
 }
 
+fn secret(id: &str) -> SecretField<'_> {
+    SecretField { kind: "schedule", id, name: "document" }
+}
+
 /// Returns a number as a `long` of the index, capped at the largest one.
 fn long(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 impl<'a> ScheduleDocument<'a> {
-    fn new(schedule: &'a Schedule, ids: WriteIds) -> Result<Self, StoreError> {
+    fn new(schedule: &'a Schedule, ids: WriteIds, keys: &EncryptionKeys) -> Result<Self, StoreError> {
         let (definition, course, pause) = (&*schedule.definition, &schedule.course, schedule.paused.as_ref());
         let document = serde_json::to_string(schedule)
             .map_err(|error| StoreError::Corrupt(format!("the schedule `{}`: {error}", schedule.id)))?;
+        let document = keys.encrypt(secret(schedule.id.as_str()), &document).map_err(StoreError::Corrupt)?.into_owned();
         let period = PeriodFields {
             cron: definition.period.cron.as_deref(),
             time_zone: definition.period.time_zone.as_deref(),
@@ -169,18 +175,22 @@ impl Element for StoredSchedule {
         }
     }
 
-    fn document(write: &ScheduleWrite, ids: WriteIds, _: BodyForm) -> Result<Option<ScheduleDocument<'_>>, StoreError> {
-        write.schedule().map(|schedule| ScheduleDocument::new(schedule, ids)).transpose()
+    fn document<'a>(
+        write: &'a ScheduleWrite,
+        ids: WriteIds,
+        _: BodyForm,
+        keys: &EncryptionKeys,
+    ) -> Result<Option<ScheduleDocument<'a>>, StoreError> {
+        write.schedule().map(|schedule| ScheduleDocument::new(schedule, ids, keys)).transpose()
     }
 
-    fn read<'a>(document: &RawDocument<'a>) -> Result<Option<Present<'a, Self>>, StoreError> {
+    fn read<'a>(document: &RawDocument<'a>, keys: &EncryptionKeys) -> Result<Option<Present<'a, Self>>, StoreError> {
         let Some(source) = document.source()? else { return Ok(None) };
-        let unreadable = |error: serde_json::Error| StoreError::Unreadable {
-            what: format!("the schedule `{}`", document.id),
-            why: error.to_string(),
-        };
+        let cannot = |why: String| StoreError::Unreadable { what: format!("the schedule `{}`", document.id), why };
+        let unreadable = |error: serde_json::Error| cannot(error.to_string());
         let stored: StoredDocument = serde_json::from_str(source.get()).map_err(unreadable)?;
-        let schedule = serde_json::from_str(&stored.document).map_err(unreadable)?;
+        let text = keys.decrypt(secret(&document.id), stored.document.into()).map_err(cannot)?;
+        let schedule = serde_json::from_str(&text).map_err(unreadable)?;
         let (version, write_id, previous_write_id) = (document.version()?, stored.write_id, stored.previous_write_id);
         let document = CurrentDocument { version, source, write_id, previous_write_id };
         Ok(Some(Present { element: Self { schedule: Arc::new(schedule), version }, document }))
@@ -311,13 +321,14 @@ mod tests {
     fn source(schedule: &Schedule) -> Value {
         let ids = WriteIdSource::new();
         let ids = WriteIds { own: ids.next(), previous: Some(ids.next()) };
-        serde_json::to_value(ScheduleDocument::new(schedule, ids).expect("JSON")).expect("JSON")
+        serde_json::to_value(ScheduleDocument::new(schedule, ids, &EncryptionKeys::default()).expect("JSON"))
+            .expect("JSON")
     }
 
     #[test]
     fn the_documents_of_schedules_are_as_recorded() {
         let document = |(name, schedule): (&str, Schedule)| {
-            let document = ScheduleDocument::new(&schedule, write_ids()).expect("JSON");
+            let document = ScheduleDocument::new(&schedule, write_ids(), &EncryptionKeys::default()).expect("JSON");
             (format!("{name}.json"), serde_json::to_string_pretty(&document).expect("JSON") + "\n")
         };
         check("elasticsearch/schedules", &[("due", schedule()), ("paused", paused())].map(document).into());
@@ -329,7 +340,7 @@ mod tests {
         hit["_source"] = source(&schedule);
         let text = hit.to_string();
         let document: RawDocument<'_> = serde_json::from_str(&text).expect("a document");
-        let found = StoredSchedule::read(&document).expect("readable").expect("a document");
+        let found = StoredSchedule::read(&document, &EncryptionKeys::default()).expect("readable").expect("a document");
         assert_eq!(*found.element.schedule, schedule);
         assert_eq!((found.element.version.seq_no, found.element.version.primary_term), (7, 2));
         assert!(found.document.write_id.is_some() && found.document.previous_write_id.is_some());
@@ -340,7 +351,7 @@ mod tests {
         let read = |source: Value| {
             let text = json!({ "_id": "a", "_seq_no": 7, "_primary_term": 2, "_source": source }).to_string();
             let document: RawDocument<'_> = serde_json::from_str(&text).expect("a document");
-            StoredSchedule::read(&document).map(|found| found.is_some())
+            StoredSchedule::read(&document, &EncryptionKeys::default()).map(|found| found.is_some())
         };
         assert!(matches!(read(json!({ "id": "a" })), Err(StoreError::Unreadable { .. })));
         assert!(matches!(read(json!({ "document": "{\"id\":\"a\"}" })), Err(StoreError::Unreadable { .. })));

@@ -7,6 +7,7 @@ use super::conditional::{ConditionalWrite, Content};
 use super::copies::Copy;
 use super::document::{BodyForm, JobDocument, WriteIds};
 use super::documents::Stored;
+use super::encryption::EncryptionKeys;
 use super::intake::Size;
 use super::locate::{Located, Lock};
 use super::resolution::Condition;
@@ -70,7 +71,13 @@ pub(super) struct Task {
 }
 
 impl Task {
-    pub(super) fn new(write: Write, now: Timestamp, ids: &WriteIdSource, recent: &RecentWrites) -> Self {
+    pub(super) fn new(
+        write: Write,
+        now: Timestamp,
+        ids: &WriteIdSource,
+        recent: &RecentWrites,
+        keys: &EncryptionKeys,
+    ) -> Self {
         let expected = match &write {
             Write::Create { .. } => None,
             Write::Replace { expected, .. } | Write::Remove { expected, .. } => Some(*expected),
@@ -91,7 +98,7 @@ impl Task {
         };
         let mut course = ConditionalWrite::new(condition, ids.own);
         let form = BodyForm::Json;
-        let document = encode(&write, ids, form, now).unwrap_or_else(|error| {
+        let document = encode(&write, ids, form, now, keys).unwrap_or_else(|error| {
             course.decide(Err(WriteError::Refused(StoreError::Corrupt(error.to_string()))));
             b"null".to_vec()
         });
@@ -167,11 +174,11 @@ impl Task {
     }
 
     /// Processes the outcome of a try.
-    pub(super) fn sent(&mut self, outcome: ItemOutcome) {
+    pub(super) fn sent(&mut self, outcome: ItemOutcome, keys: &EncryptionKeys) {
         match outcome {
             ItemOutcome::Invalid(_) if self.form == BodyForm::Json && has_inline_body(&self.write) => {
                 self.form = BodyForm::Text;
-                match encode(&self.write, self.ids, self.form, self.now) {
+                match encode(&self.write, self.ids, self.form, self.now, keys) {
                     Ok(document) => self.document = document,
                     Err(error) => {
                         self.course.decide(Err(WriteError::Refused(StoreError::Corrupt(error.to_string()))));
@@ -280,12 +287,18 @@ impl Task {
     }
 }
 
-/// Returns the document of a write.
-fn encode(write: &Write, ids: WriteIds, form: BodyForm, now: Timestamp) -> Result<Vec<u8>, serde_json::Error> {
+/// Returns the document of a write, in which what is secret is encrypted with these keys.
+fn encode(
+    write: &Write,
+    ids: WriteIds,
+    form: BodyForm,
+    now: Timestamp,
+    keys: &EncryptionKeys,
+) -> Result<Vec<u8>, serde_json::Error> {
     let mut document = Vec::with_capacity(TYPICAL_BYTES);
     match write {
         Write::Create { job, .. } | Write::Replace { job, .. } => {
-            serde_json::to_writer(&mut document, &JobDocument::new(job, Some(ids), form))?;
+            serde_json::to_writer(&mut document, &JobDocument::new(job, Some(ids), form).encrypt(job, keys)?)?;
         }
         Write::Remove { job, .. } => {
             let tombstone = TombstoneDocument::new(job.id.clone(), Destination::Nowhere, now, ids);
@@ -330,7 +343,8 @@ mod tests {
         let job = Arc::new(available(Body::Stored(kept)));
         let write =
             Write::Replace { job: Arc::clone(&job), expected: version(Place::Main, 4), bodies: bodies.to_vec() };
-        let mut task = Task::new(write, Timestamp::from_millis(0), &WriteIdSource::new(), &RecentWrites::default());
+        let (now, keys) = (Timestamp::from_millis(0), EncryptionKeys::default());
+        let mut task = Task::new(write, now, &WriteIdSource::new(), &RecentWrites::default(), &keys);
         task.question = Some(Question::Current);
         let moved = Versioned { job, version: version(Place::Other(1), 1) };
         task.located(Located::Moved(moved, Lock::Absent));

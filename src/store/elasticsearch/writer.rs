@@ -59,7 +59,8 @@ impl Writer {
             return Vec::new();
         }
         let now = self.context.clock.now();
-        let task = |write| Task::new(write, now, &self.context.ids, &self.context.recent);
+        let Context { ids, recent, indices, .. } = &*self.context;
+        let task = |write| Task::new(write, now, ids, recent, &indices.encryption);
         let tasks: Vec<Task> = writes.into_iter().map(task).collect();
         let (caller, answers) = Caller::of(count);
         // Everything is in the queues before the first wait, so that a caller who goes away leaves nothing undone.

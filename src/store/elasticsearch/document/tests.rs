@@ -74,7 +74,7 @@ fn round_trip(job: &Job, form: BodyForm) -> (String, Decoded) {
     let line = serde_json::to_string(&JobDocument::new(job, Some(ids), form)).expect("a document");
     assert!(!line.contains('\n'), "a document is one line: {line}");
     let raw = RawValue::from_string(line.clone()).expect("json");
-    let decoded = decode(&raw).expect("a job");
+    let decoded = decode(&raw, &EncryptionKeys::default()).expect("a job");
     assert_eq!((decoded.write_id, decoded.previous_write_id), (Some(ids.own), ids.previous));
     (line, decoded)
 }
@@ -145,7 +145,9 @@ fn unknown_fields_are_passed_over_and_missing_ones_are_told() {
     let (line, _) = round_trip(&running(), BodyForm::Json);
     let mut document: serde_json::Value = serde_json::from_str(&line).expect("json");
     document["from_the_future"] = serde_json::json!({ "a": [1] });
-    let decoded = |document: &serde_json::Value| decode(&serde_json::value::to_raw_value(document).expect("json"));
+    let decoded = |document: &serde_json::Value| {
+        decode(&serde_json::value::to_raw_value(document).expect("json"), &EncryptionKeys::default())
+    };
     assert!(decoded(&document).is_ok());
 
     for field in ["id", "queue", "state", "fence", "lease", "history", "created_at"] {
@@ -193,4 +195,61 @@ fn every_field_that_is_written_is_in_the_mapping() {
         let document: serde_json::Value = serde_json::from_str(&round_trip(job, form).0).expect("json");
         check("", &document, &definition["mappings"]);
     }
+}
+
+fn keys(line: &str) -> EncryptionKeys {
+    EncryptionKeys::parse(line).expect("keys")
+}
+
+const KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+const OTHER_KEY: &str = "OTg3NjU0MzIxMDk4NzY1NDMyMTA5ODc2NTQzMjEwOTg=";
+
+/// The document of a job, in which what is secret is encrypted.
+fn encrypt(job: &Job, keys: &EncryptionKeys) -> Box<RawValue> {
+    let document = JobDocument::new(job, None, BodyForm::Json).encrypt(job, keys).expect("encrypted");
+    RawValue::from_string(serde_json::to_string(&document).expect("a document")).expect("JSON")
+}
+
+#[test]
+fn an_environment_and_receivers_are_encrypted_and_come_back_to_the_byte() {
+    let payloads = [
+        r#"{"command": "x",  "env" : {"TOKEN": "s3cret"}}"#,
+        r#"{"\u0065nv": {"TOKEN": "s3cret"}}"#,
+        r#"{"env": {"A": "s3cret"}, "env": {"A": "s3cret"}}"#,
+        "{\n \"env\": {\"A\": \"s3cret\"}}",
+    ];
+    let keys = keys(KEY);
+    for payload in payloads {
+        let mut job = available(Body::Inline(json(payload)));
+        let target = r#"{"url": "https://hooks.example/s3cret"}"#;
+        Arc::make_mut(&mut job.spec).oversight.notify = vec![serde_json::from_str(target).expect("a target")];
+        let document = encrypt(&job, &keys);
+        assert!(!document.get().contains("s3cret"), "{document}");
+        assert_eq!(decode(&document, &keys).expect("a job").job, job);
+        for wrong in [&EncryptionKeys::default(), &EncryptionKeys::parse(OTHER_KEY).expect("keys")] {
+            let why = decode(&document, wrong).expect_err("no key").to_string();
+            assert!(why.contains("--secrets-key-file") && why.contains(keys.ids().next().expect("one")), "{why}");
+        }
+        let other = Job { id: name("another"), ..job };
+        let moved = document.get().replacen(&*job.id.to_string(), other.id.as_str(), 1);
+        assert!(
+            decode(&RawValue::from_string(moved).expect("JSON"), &keys).is_err(),
+            "it is encrypted for its own job"
+        );
+    }
+}
+
+#[test]
+fn what_holds_no_secret_and_what_was_written_without_keys_is_read_as_it_is() {
+    let keys = keys(KEY);
+    for payload in
+        [r#"{"command": ["env", "A=1"]}"#, r#"{"environment": 1}"#, r#"["env"]"#, r#""encrypted:1:""#, "null"]
+    {
+        let job = available(Body::Inline(json(payload)));
+        assert!(encrypt(&job, &keys).get().contains("\"payload\":"), "{payload}");
+        assert_eq!(decode(&encrypt(&job, &keys), &keys).expect("a job").job, job);
+    }
+    let job = available(Body::Inline(json(r#"{"env": {"A": "b"}}"#)));
+    let before = encrypt(&job, &EncryptionKeys::default());
+    assert_eq!(decode(&before, &keys).expect("a job").job, job);
 }
