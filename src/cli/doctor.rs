@@ -59,6 +59,7 @@ pub(super) async fn run(args: DoctorArgs, settings: Settings) -> Result<(), Fail
             checks.push(("server", Ok(format!("it answers, and its state is {}", word(&health.status)))));
             checks.push(("store", client.ready().await.map(|_| "it serves".to_owned()).map_err(|e| e.to_string())));
             checks.push(("clocks", clocks(asked, health.at, answered)));
+            checks.extend(health.configuration["secrets_shown_in_indices"].as_bool().map(secrets));
             checks.extend(health.checks.into_iter().filter_map(of_installation));
         }
         Err(error) => checks.push(("server", Err(Failure::from(error).to_string()))),
@@ -77,6 +78,15 @@ fn of_installation(check: HealthCheck) -> Option<Check> {
 
     let is_of_it = [Clock, Documents, Equality, Managers, Monitor, Months, Scans, Store, Writes].contains(&check.name);
     check.found.filter(|_| is_of_it).map(|found| (check.name.as_str(), Err(found)))
+}
+
+/// Says whether what is secret can be read in the indices. Nothing is wrong where nobody else reads them.
+fn secrets(are_shown: bool) -> Check {
+    let found = match are_shown {
+        true => "they can be read in the indices: `--secrets-key-file` has them encrypted",
+        false => "they are not to be read in an index",
+    };
+    ("secrets", Ok(found.to_owned()))
 }
 
 fn word(status: &impl serde::Serialize) -> String {

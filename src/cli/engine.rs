@@ -10,8 +10,9 @@ use serde::Deserialize;
 
 use super::duration;
 use super::failure::Failure;
+use super::permissions::hidden_from_others;
 use super::size::SizeSetting;
-use crate::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore};
+use crate::store::elasticsearch::{ElasticsearchOptions, ElasticsearchStore, EncryptionKeys};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore, GroupOptions};
 use crate::store::measured::Measured;
 use crate::store::{Member, Store};
@@ -77,6 +78,11 @@ pub(super) struct StoreArgs {
     /// The PEM file with the certificate of the private authority behind Elasticsearch's certificate
     #[arg(long, value_name = "FILE")]
     pub(super) elasticsearch_ca: Option<PathBuf>,
+    /// The file with the keys with which secrets, environments and addresses are encrypted in Elasticsearch: each on a
+    /// line, as `openssl rand -base64 32` prints it; the first one encrypts, and all decrypt [default: they lie there
+    /// as they are]
+    #[arg(long, value_name = "FILE")]
+    pub(super) secrets_key_file: Option<PathBuf>,
     /// The prefix of the names of indices [default: leasehold-]
     #[arg(long, value_name = "PREFIX")]
     pub(super) index_prefix: Option<String>,
@@ -114,6 +120,7 @@ pub(super) struct ElasticsearchSettings {
     pub(super) urls: Option<Vec<String>>,
     pub(super) api_key: Option<String>,
     pub(super) ca: Option<PathBuf>,
+    pub(super) secrets_key_file: Option<PathBuf>,
     pub(super) index_prefix: Option<String>,
     pub(super) shards: Option<u32>,
     pub(super) replicas: Option<u32>,
@@ -130,6 +137,11 @@ impl EngineSettings {
             }
             Self::Elasticsearch(_) => self,
         }
+    }
+
+    /// Returns whether what is secret lies in the store as it is, for all to read who may read the indices.
+    pub(super) const fn shows_secrets(&self) -> bool {
+        matches!(self, Self::Elasticsearch(ElasticsearchSettings { secrets_key_file: None, .. }))
     }
 
     /// Returns the chosen store.
@@ -186,6 +198,17 @@ async fn elasticsearch(settings: ElasticsearchSettings) -> Result<Arc<dyn Store>
     Ok(Measured::around(Arc::new(store)))
 }
 
+/// Reads the keys with which secrets are encrypted.
+fn encryption_keys(file: &Path) -> Result<EncryptionKeys, Failure> {
+    let wrong = |what: &dyn std::fmt::Display| {
+        let file = file.display();
+        Failure::Usage(format!("`secrets_key_file` (--secrets-key-file, LEASEHOLD_SECRETS_KEY_FILE): {file}: {what}"))
+    };
+    hidden_from_others(file).map_err(|why| wrong(&why))?;
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(&format_args!("cannot be read: {error}")))?;
+    EncryptionKeys::parse(&text).map_err(|error| wrong(&error))
+}
+
 /// Returns the options for Elasticsearch.
 pub(super) fn elasticsearch_options(settings: ElasticsearchSettings) -> Result<ElasticsearchOptions, Failure> {
     let defaults = ElasticsearchOptions::default();
@@ -196,6 +219,10 @@ pub(super) fn elasticsearch_options(settings: ElasticsearchSettings) -> Result<E
         urls: settings.urls.unwrap_or(defaults.urls),
         api_key: settings.api_key,
         certificate_authority: settings.ca.map(read).transpose()?,
+        encryption_keys: settings
+            .secrets_key_file
+            .as_deref()
+            .map_or_else(|| Ok(EncryptionKeys::default()), encryption_keys)?,
         index_prefix: settings.index_prefix.unwrap_or(defaults.index_prefix),
         shards: settings.shards,
         replicas: settings.replicas,

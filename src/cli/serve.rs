@@ -58,6 +58,12 @@ pub(super) async fn run(mut args: ServeArgs, settings: Settings) -> Result<(), F
              jobs, and the workers run their commands as their own user (`leasehold token` makes tokens)"
         );
     }
+    if host.engine.shows_secrets() {
+        tracing::info!(
+            "there is no `--secrets-key-file`: secrets of subscriptions, environments of commands and addresses of \
+             receivers can be read in the indices, in Kibana too"
+        );
+    }
     let configuration = configuration(&host.engine, &host.access, &host.limits, &duties);
     host.run(duties, configuration, api::serve).await
 }
@@ -76,6 +82,7 @@ fn configuration(engine: &EngineSettings, access: &Access, limits: &Limits, duti
         "monitor": duties.oversees,
         "executor": duties.performs.is_some(),
         "tokens_needed": !access.is_open(),
+        "secrets_shown_in_indices": engine.shows_secrets(),
         "candidates_per_queue": manager.candidates_per_queue,
         "poll_interval_ms": millis(manager.poll_interval),
         "survey_interval_ms": millis(manager.survey_interval),

@@ -90,6 +90,7 @@ pub(super) async fn open(args: &BenchArgs, fresh: PathBuf) -> Result<Arc<dyn Sto
             EngineSettings::Embedded { data_dir, options: EmbeddedOptions::default() }
         }
         StoreKind::Elasticsearch => EngineSettings::Elasticsearch(ElasticsearchSettings {
+            secrets_key_file: None,
             urls: Some(args.elasticsearch_url.clone()).filter(|urls| !urls.is_empty()),
             api_key: None,
             ca: None,
