@@ -14,6 +14,7 @@ mod connections;
 mod delivered;
 mod deputies;
 pub(crate) mod description;
+mod encrypted;
 mod events;
 mod exactness;
 mod failures;
