@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes the tokens of docker-compose.yml at its first start, in a folder for each of those who may read them: the servers
 # and whoever works in their containers, the workers, and Prometheus. A folder that has them is left as it is. So is the
-# secret of the servers, by which they sign the calls that they make of each other.
+# secret of the servers, by which they sign the calls that they make of each other, and the key with which they encrypt
+# what is secret in Elasticsearch.
 #
 #     tokens.sh [FOLDER]
 set -eu
@@ -9,11 +10,11 @@ umask 077
 
 root=${1:-/etc/leasehold}
 settings=$root/server/leasehold.toml
-secret=$root/server/cluster-secret
-if [ ! -e "$secret" ]; then
+for secret in "$root/server/cluster-secret" "$root/server/secrets-key"; do
+  [ ! -e "$secret" ] || continue
   head -c 32 /dev/urandom | base64 >"$secret.new"
   mv "$secret.new" "$secret"
-fi
+done
 [ ! -e "$settings" ] || exit 0
 
 # Adds a token to the settings of the servers, and prints it.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use leasehold::peers::PeerSecret;
+use leasehold::store::elasticsearch::EncryptionKeys;
 use serde_norway::Value;
 
 use super::{COMPOSE, DOCKERFILE, service, strings};
@@ -94,6 +95,7 @@ fn tokens_are_made_once_and_nobody_else_can_read_them() {
     let all = [
         "server/leasehold.toml",
         "server/cluster-secret",
+        "server/secrets-key",
         "server/admin-token",
         "worker/leasehold.toml",
         "metrics/token",
@@ -102,12 +104,13 @@ fn tokens_are_made_once_and_nobody_else_can_read_them() {
     let made = read();
     tokens.run_script();
     assert_eq!(read(), made);
-    for (file, mode) in all.into_iter().zip([0o600, 0o600, 0o600, 0o600, 0o644]) {
+    for (file, mode) in all.into_iter().zip([0o600, 0o600, 0o600, 0o600, 0o600, 0o644]) {
         let found = std::fs::metadata(tokens.here(&format!("{FOLDER}/{file}"))).expect("a file").permissions().mode();
         assert_eq!(found & 0o777, mode, "{file}");
     }
-    let [settings, secret, admin, worker, metrics] = made;
+    let [settings, secret, key, admin, worker, metrics] = made;
     assert!(secret.parse::<PeerSecret>().is_ok_and(|secret| secret.count() == 1));
+    assert!(EncryptionKeys::parse(&key).is_ok_and(|keys| keys.ids().count() == 1) && key != secret);
     for secret in [worker.as_str(), metrics.as_str()] {
         assert!(!secret.contains(admin.trim()), "the administrator's token is the servers' and nobody else's");
     }
