@@ -30,9 +30,9 @@ use super::error::{ApiError, Code};
 use super::failures::Failures;
 use super::proxies::Proxies;
 use crate::job::{Actor, Bearer, words};
-use crate::manager::{Caller, Session, SessionKey};
-use crate::wire::Me;
+use crate::manager::{Caller, Reach, Session, SessionKey};
 use crate::wire::cookie::Way;
+use crate::wire::{Me, Sight};
 
 words! {
     /// A permission of a token's holder.
@@ -41,7 +41,7 @@ words! {
     pub enum Role: "a role", "roles" {
         /// The holder may read jobs, counts, queues and metrics.
         Read = "read",
-        /// The holder may submit, cancel and retry jobs.
+        /// The holder may submit jobs and schedules, and change those that it submitted.
         Submit = "submit",
         /// The holder may claim jobs, send heartbeats, and end or release attempts.
         Work = "work",
@@ -61,6 +61,9 @@ pub struct Token {
     pub roles: BTreeSet<Role>,
     /// The SHA-256 hash of the token, in hexadecimal.
     pub sha256: String,
+    /// Whether the holder, with the role `submit`, may change jobs and schedules that were submitted under other names.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_edit_others: bool,
 }
 
 /// A mistake in the configuration of tokens.
@@ -107,6 +110,7 @@ struct Holder {
     name: Actor,
     roles: BTreeSet<Role>,
     hash: [u8; 32],
+    may_edit_others: bool,
 }
 
 impl Holder {
@@ -230,26 +234,24 @@ impl Access {
             roles: roles.map(Role::to_string).collect(),
         };
         if self.is_open() {
-            return Ok(me(&anonymous(), &mut Role::ALL.iter()));
+            return Ok(me(&anonymous().name, &mut Role::ALL.iter()));
         }
         self.named(headers).map(|holder| me(&holder.name, &mut holder.roles.iter()))
     }
 
-    /// Returns the caller when it has the role.
-    pub(super) fn allow(&self, headers: &HeaderMap, role: Role) -> Result<Caller, ApiError> {
-        let bearer = self.bearer(headers, role)?;
-        Ok(bearer.map_or_else(anonymous, |bearer| bearer.name))
-    }
-
-    /// Returns the holder of the caller's token when it has the role; `None` on a server without tokens.
-    pub(super) fn bearer(&self, headers: &HeaderMap, role: Role) -> Result<Option<Bearer>, ApiError> {
+    /// Returns what the caller may do when it has the role.
+    pub(super) fn allow(&self, headers: &HeaderMap, role: Role) -> Result<Permit, ApiError> {
         if self.is_open() {
-            return Ok(None);
+            return Ok(Permit { caller: anonymous(), bearer: None, sight: Sight::Reader });
         }
         let holder = self.named(headers)?;
-        let is_admin = holder.roles.contains(&Role::Admin);
-        if is_admin || holder.roles.contains(&role) {
-            Ok(Some(Bearer { name: holder.name.clone(), is_admin }))
+        let has = |role: Role| holder.roles.contains(&role);
+        let is_admin = has(Role::Admin);
+        if has(role) || is_admin {
+            let reach = if is_admin || holder.may_edit_others { Reach::All } else { Reach::Of(holder.name.clone()) };
+            let sight = if has(Role::Read) || is_admin { Sight::Reader } else { Sight::Course };
+            let bearer = Some(Bearer { name: holder.name.clone(), is_admin });
+            Ok(Permit { caller: Caller { name: holder.name.clone(), reach }, bearer, sight })
         } else {
             let detail = format!("the token has not the role `{role}`, which this call needs");
             Err(ApiError::new(Code::Forbidden, detail).of_token(&holder.name))
@@ -259,14 +261,14 @@ impl Access {
 
 /// Returns the caller of a server without tokens.
 pub(super) fn anonymous() -> Caller {
-    Actor::system("anonymous")
+    Caller::system("anonymous")
 }
 
 /// Checks tokens as they are configured.
 fn holders(tokens: Vec<Token>) -> Result<Arc<[Arc<Holder>]>, AccessError> {
     let mut names = BTreeSet::new();
     let mut holders = Vec::with_capacity(tokens.len());
-    for Token { name, roles, sha256 } in tokens {
+    for Token { name, roles, sha256, may_edit_others } in tokens {
         let hash = from_hex(&sha256).ok_or_else(|| AccessError::Hash(name.clone()))?;
         if name.is_reserved() {
             return Err(AccessError::Reserved(name));
@@ -277,9 +279,20 @@ fn holders(tokens: Vec<Token>) -> Result<Arc<[Arc<Holder>]>, AccessError> {
         if !names.insert(name.clone()) {
             return Err(AccessError::Twice(name));
         }
-        holders.push(Arc::new(Holder { name, roles, hash }));
+        holders.push(Arc::new(Holder { name, roles, hash, may_edit_others }));
     }
     Ok(holders.into())
+}
+
+/// What a caller may do, who has the role for its call.
+#[derive(Clone, Debug)]
+pub(super) struct Permit {
+    /// Who calls, and what it may change.
+    pub(super) caller: Caller,
+    /// The holder of its token; `None` on a server without tokens.
+    pub(super) bearer: Option<Bearer>,
+    /// How much of jobs it is shown.
+    pub(super) sight: Sight,
 }
 
 /// Who may call a process, and from where.

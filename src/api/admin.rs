@@ -13,7 +13,7 @@ use crate::job::{Actor, JobId, Kind, Owner, QueueName, Then, WorkerId};
 use crate::manager::{BULK_ORDER, BulkAction, BulkBounds, ORPHAN_ORDER};
 use crate::query::{Cursor, Filter};
 use crate::wire::admin::Ordered;
-use crate::wire::{AdminRelease, BulkChange, BulkReport, Job, JobAnswer, OrphanedJob, Page};
+use crate::wire::{AdminRelease, BulkChange, BulkReport, Job, JobAnswer, OrphanedJob, Page, Sight};
 
 /// How long one call changes jobs before it answers with a cursor.
 pub(super) const CHANGES_WITHIN: Duration = Duration::from_secs(10);
@@ -63,9 +63,9 @@ pub(crate) async fn release(
     JobPath(id): JobPath,
     JsonBody(release): JsonBody<AdminRelease>,
 ) -> Answer {
-    let order = release.into_order(call.caller)?;
+    let order = release.into_order(call.caller.name)?;
     let job = call.app.manager.admin_release(&id, order).await?;
-    job_as_written(&call.app, job).await
+    job_as_written(&call.app, job, call.sight).await
 }
 
 /// Releases many running jobs: ends their leases without their workers.
@@ -76,7 +76,7 @@ pub(crate) async fn release(
 #[utoipa::path(post, path = "/v1/admin/jobs/release", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn release_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
-    bulk_change(&call.app, call.caller, BulkAction::Release(Then::Requeue), order).await
+    bulk_change(&call.app, call.caller.name, BulkAction::Release(Then::Requeue), order).await
 }
 
 /// Cancels many jobs; running ones are requested to stop.
@@ -85,7 +85,7 @@ pub(crate) async fn release_many(call: Call<Admin>, JsonBody(order): JsonBody<Bu
 #[utoipa::path(post, path = "/v1/admin/jobs/cancel", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn cancel_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
-    bulk_change(&call.app, call.caller, BulkAction::Cancel, order).await
+    bulk_change(&call.app, call.caller.name, BulkAction::Cancel, order).await
 }
 
 /// Retries many failed, cancelled or expired jobs, each with all its attempts.
@@ -94,7 +94,7 @@ pub(crate) async fn cancel_many(call: Call<Admin>, JsonBody(order): JsonBody<Bul
 #[utoipa::path(post, path = "/v1/admin/jobs/retry", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn retry_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
-    bulk_change(&call.app, call.caller, BulkAction::Retry, order).await
+    bulk_change(&call.app, call.caller.name, BulkAction::Retry, order).await
 }
 
 /// Holds many jobs, so that they are not claimed; running ones are held when they are available again.
@@ -103,7 +103,7 @@ pub(crate) async fn retry_many(call: Call<Admin>, JsonBody(order): JsonBody<Bulk
 #[utoipa::path(post, path = "/v1/admin/jobs/hold", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn hold_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
-    bulk_change(&call.app, call.caller, BulkAction::Hold, order).await
+    bulk_change(&call.app, call.caller.name, BulkAction::Hold, order).await
 }
 
 /// Lets many held jobs go.
@@ -112,7 +112,7 @@ pub(crate) async fn hold_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkC
 #[utoipa::path(post, path = "/v1/admin/jobs/unhold", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn unhold_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
-    bulk_change(&call.app, call.caller, BulkAction::Unhold, order).await
+    bulk_change(&call.app, call.caller.name, BulkAction::Unhold, order).await
 }
 
 /// Makes many waiting jobs due now.
@@ -121,7 +121,7 @@ pub(crate) async fn unhold_many(call: Call<Admin>, JsonBody(order): JsonBody<Bul
 #[utoipa::path(post, path = "/v1/admin/jobs/run-now", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn run_many_now(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
-    bulk_change(&call.app, call.caller, BulkAction::RunNow, order).await
+    bulk_change(&call.app, call.caller.name, BulkAction::RunNow, order).await
 }
 
 /// Changes fields of many jobs that have not ended, as `edit` says.
@@ -130,7 +130,7 @@ pub(crate) async fn run_many_now(call: Call<Admin>, JsonBody(order): JsonBody<Bu
 #[utoipa::path(post, path = "/v1/admin/jobs/edit", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn edit_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
-    bulk_change(&call.app, call.caller, BulkAction::Edit(Box::default()), order).await
+    bulk_change(&call.app, call.caller.name, BulkAction::Edit(Box::default()), order).await
 }
 
 /// Submits jobs that run many ended ones again. Under the same `key` none is made twice.
@@ -139,7 +139,7 @@ pub(crate) async fn edit_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkC
 #[utoipa::path(post, path = "/v1/admin/jobs/rerun", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn rerun_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
-    bulk_change(&call.app, call.caller, BulkAction::Rerun(String::new()), order).await
+    bulk_change(&call.app, call.caller.name, BulkAction::Rerun(String::new()), order).await
 }
 
 /// Removes many jobs that do not run; waiting ones are cancelled first.
@@ -148,14 +148,14 @@ pub(crate) async fn rerun_many(call: Call<Admin>, JsonBody(order): JsonBody<Bulk
 #[utoipa::path(post, path = "/v1/admin/jobs/delete", tag = "admin", request_body = BulkChange,
     responses((status = 200, description = "The result of the call", body = BulkReport<Job>)))]
 pub(crate) async fn delete_many(call: Call<Admin>, JsonBody(order): JsonBody<BulkChange>) -> Answer {
-    bulk_change(&call.app, call.caller, BulkAction::Delete, order).await
+    bulk_change(&call.app, call.caller.name, BulkAction::Delete, order).await
 }
 
 async fn bulk_change(app: &App, caller: Actor, action: BulkAction, order: BulkChange) -> Answer {
     let Ordered { action, selection, order, max_jobs, cursor } = order.into_order(action, caller, app.manager.now())?;
     let Some(order) = order else {
         let preview = app.manager.preview(&action, &selection).await?;
-        let sample = preview.sample.iter().map(JobAnswer::from).collect();
+        let sample = preview.sample.iter().map(|job| JobAnswer::of(job, Sight::Reader)).collect();
         return ok(&BulkReport::previewed(preview.matched, sample));
     };
     let after = cursor.map(|text| decode_cursor(&text, BULK_ORDER)).transpose()?.map(|cursor| cursor.after);

@@ -30,7 +30,7 @@ pub(crate) async fn hold(
 ) -> Answer {
     let reason = hold.into_reason()?;
     let job = call.app.manager.hold(&call.caller, &id, reason).await?;
-    job_as_written(&call.app, job).await
+    job_as_written(&call.app, job, call.sight).await
 }
 
 /// Lets a held job go: it can be claimed at once if it is due.
@@ -47,7 +47,7 @@ pub(crate) async fn unhold(
 ) -> Answer {
     let reason = unhold.into_reason()?;
     let job = call.app.manager.unhold(&call.caller, &id, reason).await?;
-    job_as_written(&call.app, job).await
+    job_as_written(&call.app, job, call.sight).await
 }
 
 /// Makes a job due now that is due later or waits for its retry.
@@ -64,7 +64,7 @@ pub(crate) async fn run_now(
 ) -> Answer {
     let reason = run.into_reason()?;
     let job = call.app.manager.run_now(&call.caller, &id, reason.as_deref()).await?;
-    job_as_written(&call.app, job).await
+    job_as_written(&call.app, job, call.sight).await
 }
 
 /// Submits a job that runs an ended one again: with its specification and its payload, due now.
@@ -86,7 +86,7 @@ pub(crate) async fn rerun(call: Call<Submit>, JobPath(id): JobPath, headers: Hea
     let key: Option<IdempotencyKey> = checks.optional_name("Idempotency-Key", key.as_deref());
     let key = checks.finish(Some(key))?;
     let submitted = call.app.manager.rerun(&call.caller, &id, key.as_ref().map(IdempotencyKey::as_str)).await?;
-    Ok(submitted_answer(&submitted))
+    Ok(submitted_answer(&submitted, call.sight))
 }
 
 /// Changes fields of a job that has not ended.
@@ -117,7 +117,7 @@ pub(crate) async fn edit(
         None => manager.edit(&call.caller, &id, &edit, reason.as_deref()).await?,
     };
     let tag = entity_tag(edited.version);
-    let mut response = job_as_written(&call.app, edited).await?;
+    let mut response = job_as_written(&call.app, edited, call.sight).await?;
     if let Ok(tag) = HeaderValue::try_from(tag) {
         response.headers_mut().insert(ETAG, tag);
     }

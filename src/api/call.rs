@@ -7,10 +7,12 @@ use axum::response::Response;
 use http::request::Parts;
 
 use super::App;
-use super::access::{self, Role};
-use super::error::ApiError;
+use super::access::{Permit, Role};
+use super::error::{ApiError, Code};
+use super::extract::Query;
 use crate::job::{Bearer, CallingWorker, WorkerId};
 use crate::manager::{Caller, ClaimRequest};
+use crate::wire::Sight;
 
 /// A role at the level of types, so that a handler's signature says what it needs.
 pub(crate) trait Needs: Send + Sync {
@@ -40,20 +42,34 @@ pub(crate) type Answer = Result<Response, ApiError>;
 pub(crate) struct Call<R> {
     /// The state that the handlers share.
     pub(super) app: App,
-    /// The caller.
+    /// Who calls, and what it may change.
     pub(super) caller: Caller,
     /// The holder of the caller's token; `None` on a server without tokens.
     pub(super) bearer: Option<Bearer>,
+    /// How much of jobs the caller is shown.
+    pub(super) sight: Sight,
     role: PhantomData<R>,
+}
+
+impl<R> Call<R> {
+    /// Returns how much of jobs and schedules the answer shows: all of it to an administrator who asks by
+    /// `reveal=true`.
+    pub(super) fn revealing(&self, query: &Query) -> Result<Sight, ApiError> {
+        match query.one("reveal")?.map(str::parse).transpose() {
+            Ok(None | Some(false)) => Ok(self.sight),
+            Ok(Some(true)) if self.bearer.as_ref().is_none_or(|bearer| bearer.is_admin) => Ok(Sight::Everything),
+            Ok(Some(true)) => Err(ApiError::new(Code::Forbidden, "`reveal` needs the role `admin`")),
+            Err(_) => Err(ApiError::field("reveal", "must be `true` or `false`")),
+        }
+    }
 }
 
 impl<R: Needs> FromRequestParts<App> for Call<R> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let bearer = app.guard.access.bearer(&parts.headers, R::ROLE)?;
-        let caller = bearer.as_ref().map_or_else(access::anonymous, |bearer| bearer.name.clone());
-        Ok(Self { app: app.clone(), caller, bearer, role: PhantomData })
+        let Permit { caller, bearer, sight } = app.guard.access.allow(&parts.headers, R::ROLE)?;
+        Ok(Self { app: app.clone(), caller, bearer, sight, role: PhantomData })
     }
 }
 

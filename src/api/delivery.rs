@@ -26,7 +26,7 @@ use super::json::{to_long_bytes, with_body};
 use crate::job::Json;
 use crate::manager::{Claimed, JobView, ManagerError};
 use crate::wire::job::JobAnswer;
-use crate::wire::{CompletionItem, ItemError};
+use crate::wire::{CompletionItem, ItemError, Sight};
 
 /// About how many bytes a claimed job takes in an answer, apart from its payload.
 const JOB_BYTES: usize = 1_536;
@@ -150,7 +150,7 @@ struct EndsOut<'a> {
 }
 
 fn jobs_out<S: Serializer>(jobs: &[JobView], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(jobs.iter().map(JobAnswer::from))
+    serializer.collect_seq(jobs.iter().map(|job| JobAnswer::with_bodies(job, Sight::Everything)))
 }
 
 /// A body of one piece that keeps the claimed jobs until it is sent, or as long as they are held.

@@ -368,6 +368,7 @@ impl From<&Refusal> for Code {
     fn from(refusal: &Refusal) -> Self {
         match refusal {
             Refusal::NotAvailable(_) => Self::NotAvailable,
+            Refusal::NotOwn => Self::Forbidden,
             Refusal::Held => Self::Held,
             Refusal::TooMany { .. } => Self::InvalidRequest,
             Refusal::StillRunning => Self::StillRunning,

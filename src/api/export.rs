@@ -18,6 +18,7 @@ use crate::job::Body as JobBody;
 use crate::manager::Manager;
 use crate::query::{Search, Sort};
 use crate::store::Versioned;
+use crate::wire::Sight;
 use crate::wire::job::JobAnswer;
 use crate::wire::selected::SelectedJob;
 
@@ -38,6 +39,8 @@ const BODY_BYTES: u64 = 1 << 20;
         ("sort" = Option<String>, Query, example = "-created_at", description = "The order, as for a list"),
         ("fields" = Option<Vec<String>>, Query, max_items = 100, example = json!(["id", "labels.team"]),
             description = "Selects only these fields of each job, with dots for nested ones"),
+        ("reveal" = Option<bool>, Query,
+            description = "Whether to show the values of `env` and addresses too, which needs the role `admin`"),
     ),
     responses(
         (status = 200, description = "The jobs, one per line", body = Vec<SelectedJob>,
@@ -45,16 +48,16 @@ const BODY_BYTES: u64 = 1 << 20;
         (status = 503, description = "`overloaded`: the server runs as many exports as it can"),
     ))]
 pub(crate) async fn export(call: Call<Read>, query: Query) -> Answer {
-    query.only(&[&FILTER[..], &["sort", "fields"]].concat())?;
+    query.only(&[&FILTER[..], &["sort", "fields", "reveal"]].concat())?;
     let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
     let search = Search { filter: filter(&call.app, &query)?, sort, after: None, limit: PAGE };
-    let fields = Fields::of(&query)?;
+    let (fields, sight) = (Fields::of(&query)?, call.revealing(&query)?);
     let place = call.app.exports.clone().try_acquire_owned();
     let place =
         place.map_err(|_| ApiError::new(Code::Overloaded, "as many exports as the server takes are under way"))?;
     call.app.manager.refresh(&search.filter).await?;
     let (manager, readers) = (call.app.manager.clone(), Arc::clone(&call.app.export_readers));
-    let mut export = Export { manager, readers, search, fields, page: Vec::new().into_iter(), done: false };
+    let mut export = Export { manager, readers, search, fields, sight, page: Vec::new().into_iter(), done: false };
     // The first page is read before the answer begins, so that a refusal still has a status.
     export.turn().await?;
     Ok(pieces::answer(export, NDJSON, 1, place))
@@ -67,6 +70,7 @@ struct Export {
     readers: Arc<Semaphore>,
     search: Search,
     fields: Fields,
+    sight: Sight,
     /// The jobs of the page that are not sent yet.
     page: std::vec::IntoIter<Versioned>,
     /// Whether the page is the last one.
@@ -89,7 +93,7 @@ impl Source for Export {
         }
         let mut lines = Vec::new();
         for view in self.manager.view(some).await? {
-            self.fields.write(&JobAnswer::from(&view), &mut lines)?;
+            self.fields.write(&JobAnswer::with_bodies(&view, self.sight), &mut lines)?;
             lines.push(b'\n');
         }
         Ok(Some(Bytes::from(lines)))

@@ -22,7 +22,7 @@ use crate::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
 use crate::wire::job::JobAnswer;
 use crate::wire::selected::SelectedJob;
 use crate::wire::submit::SubmitLines;
-use crate::wire::{BulkAnswer, CancelJob, ChangeReason, Explanation, Job, SubmitItem, SubmitJob};
+use crate::wire::{BulkAnswer, CancelJob, ChangeReason, Explanation, Job, Sight, SubmitItem, SubmitJob};
 
 /// The header with the key under which a submission can be repeated.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -47,13 +47,13 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 pub(crate) async fn submit(call: Call<Submit>, headers: HeaderMap, JsonBody(mut job): JsonBody<SubmitJob>) -> Answer {
     take_key(&mut job, &headers)?;
     let job = new_job(&call.app, job)?;
-    Ok(submitted_answer(&only(call.app.manager.submit(&call.caller, vec![job]).await)?))
+    Ok(submitted_answer(&only(call.app.manager.submit(&call.caller, vec![job]).await)?, call.sight))
 }
 
 /// Returns the answer to a submission, with the job's address.
-pub(super) fn submitted_answer(Submitted { job, created }: &Submitted) -> Response {
+pub(super) fn submitted_answer(Submitted { job, created }: &Submitted, sight: Sight) -> Response {
     let status = if *created { StatusCode::CREATED } else { StatusCode::OK };
-    let mut response = json(status, &JobAnswer::from(job));
+    let mut response = json(status, &JobAnswer::with_bodies(job, sight));
     let id = utf8_percent_encode(job.versioned.job.id.as_str(), ESCAPED);
     if let Ok(location) = HeaderValue::try_from(format!("/v1/jobs/{id}")) {
         response.headers_mut().insert(LOCATION, location);
@@ -132,6 +132,8 @@ pub(crate) fn refused_item(error: ApiError) -> SubmitItem {
         ("wait_ms" = Option<u64>, Query, description = "The longest wait for its end", maximum = 60_000),
         ("fields" = Option<Vec<String>>, Query, max_items = 100, example = json!(["state", "result"]),
             description = "Selects only these fields of the job, with dots for nested ones"),
+        ("reveal" = Option<bool>, Query,
+            description = "Whether to show the values of `env` and addresses too, which needs the role `admin`"),
         ("If-None-Match" = Option<String>, Header, description = "The `ETag` of the version that the client has"),
     ),
     responses(
@@ -140,8 +142,8 @@ pub(crate) fn refused_item(error: ApiError) -> SubmitItem {
         (status = 304, description = "The client's version is the latest"),
     ))]
 pub(crate) async fn get(call: Call<Read>, JobPath(id): JobPath, query: Query, headers: HeaderMap) -> Answer {
-    query.only(&["wait_ms", "fields"])?;
-    let fields = Fields::of(&query)?;
+    query.only(&["wait_ms", "fields", "reveal"])?;
+    let (fields, sight) = (Fields::of(&query)?, call.revealing(&query)?);
     let job = match query.number("wait_ms", 0..=MAX_WAIT_MS)? {
         Some(wait) if wait > 0 => call.app.manager.wait(&id, Duration::from_millis(wait)).await?,
         _ => call.app.manager.get(&id).await?,
@@ -151,7 +153,7 @@ pub(crate) async fn get(call: Call<Read>, JobPath(id): JobPath, query: Query, he
         StatusCode::NOT_MODIFIED.into_response()
     } else {
         let mut text = Vec::new();
-        fields.write(&JobAnswer::from(&job), &mut text)?;
+        fields.write(&JobAnswer::with_bodies(&job, sight), &mut text)?;
         with_body(StatusCode::OK, Body::from(text))
     };
     if let Ok(tag) = HeaderValue::try_from(tag) {
@@ -207,7 +209,7 @@ pub(crate) async fn cancel(
 ) -> Answer {
     let (reason, expected) = cancel.into_order()?;
     let job = call.app.manager.cancel_at(&call.caller, &id, reason, expected).await?;
-    job_as_written(&call.app, job).await
+    job_as_written(&call.app, job, call.sight).await
 }
 
 /// Retries a failed, cancelled or expired job, with all its attempts.
@@ -224,20 +226,25 @@ pub(crate) async fn retry(
 ) -> Answer {
     let reason = retry.into_reason()?;
     let job = call.app.manager.retry(&call.caller, &id, reason).await?;
-    job_as_written(&call.app, job).await
+    job_as_written(&call.app, job, call.sight).await
 }
 
 /// Answers with a job just written, with its bodies.
-pub(crate) async fn job_as_written(app: &App, job: Versioned) -> Answer {
-    as_written(app, job, |job| Ok(json(StatusCode::OK, &job))).await
+pub(crate) async fn job_as_written(app: &App, job: Versioned, sight: Sight) -> Answer {
+    as_written(app, job, sight, |job| Ok(json(StatusCode::OK, &job))).await
 }
 
 /// Makes an answer of a job just written, with its bodies. The write is done in any case: when the bodies cannot be
 /// read now, the job is shown without those that are stored apart.
-pub(crate) async fn as_written(app: &App, job: Versioned, answer: impl FnOnce(JobAnswer<'_>) -> Answer) -> Answer {
+pub(crate) async fn as_written(
+    app: &App,
+    job: Versioned,
+    sight: Sight,
+    answer: impl FnOnce(JobAnswer<'_>) -> Answer,
+) -> Answer {
     let views = app.manager.view(vec![job.clone()]).await.unwrap_or_default();
     match views.first() {
-        Some(view) => answer(JobAnswer::from(view)),
-        None => answer(JobAnswer::from(&job)),
+        Some(view) => answer(JobAnswer::with_bodies(view, sight)),
+        None => answer(JobAnswer::of(&job, sight)),
     }
 }

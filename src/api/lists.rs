@@ -92,7 +92,7 @@ pub(crate) async fn list(call: Call<Read>, query: Query) -> Answer {
     let (filter, fields) = (filter(&call.app, &query)?, Fields::of(&query)?);
     let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
     let Page { items: jobs, next_cursor } = page(&call.app, &query, filter, sort).await?;
-    let items = jobs.iter().map(JobAnswer::from);
+    let items = jobs.iter().map(|job| JobAnswer::of(job, call.sight));
     if !fields.are_all() {
         let items = items.map(|job| fields.of_answer(&job)).collect::<Result<_, ApiError>>()?;
         return ok(&Page { items, next_cursor });

@@ -171,7 +171,12 @@ mod tests {
 
     /// Those of a server that has tokens.
     fn guarded(capacity: Capacity) -> Arc<Places> {
-        let token = Token { name: Actor::system("a"), roles: [Role::Read].into(), sha256: token_hash("a") };
+        let token = Token {
+            name: Actor::system("a"),
+            roles: [Role::Read].into(),
+            sha256: token_hash("a"),
+            may_edit_others: false,
+        };
         let limits = Limits { connections: capacity.regular, ..Limits::default() };
         let access = Access::new(vec![token]).expect("tokens");
         Places::new(capacity, limits.guard(access, ([127, 0, 0, 1], 7400).into(), None))

@@ -5,7 +5,6 @@ use http::header::{ETAG, HeaderValue, IF_MATCH};
 use http::{HeaderMap, StatusCode};
 
 use super::App;
-use super::access::Role;
 use super::call::{Answer, Call, Read, Submit};
 use super::error::{ApiError, Code};
 use super::extract::{JsonBody, OptionalJsonBody, Query, SchedulePath};
@@ -20,7 +19,7 @@ use crate::schedule;
 use crate::scheduler::{DueTime, DueTimes, NewSchedule, ScheduleError, Schedules, Stored};
 use crate::store::ListSchedules;
 use crate::wire::schedules::MAX_FIRE_TIMES;
-use crate::wire::{ChangeReason, FireTimes, Invalid, MadeTrigger, Page, PreviewSchedule, PutSchedule, Schedule};
+use crate::wire::{ChangeReason, FireTimes, Invalid, MadeTrigger, Page, PreviewSchedule, PutSchedule, Schedule, Sight};
 
 /// The number of fire times of a schedule that are returned by default.
 const DEFAULT_FIRE_TIMES: u64 = 10;
@@ -57,7 +56,7 @@ pub(crate) async fn create(call: Call<Submit>, JsonBody(new): JsonBody<PutSchedu
 
 /// Lists schedules, by id.
 ///
-/// The values of headers and the bodies of calls are hidden. The latest writes may be missing for a moment. A query for
+/// The values of headers, the bodies of calls, the values of `env` and the addresses in `notify` are hidden. The latest writes may be missing for a moment. A query for
 /// anything but ids and owners reads every schedule, or every one of the owner, until the page is full.
 #[utoipa::path(get, path = "/v1/schedules", operation_id = "schedules", tag = "schedules",
     params(
@@ -91,15 +90,14 @@ pub(crate) async fn list(call: Call<Read>, query: Query) -> Answer {
     params(
         ("id" = ScheduleId, Path, description = "The schedule's id"),
         ("reveal" = Option<bool>, Query,
-            description = "Whether to show the values of headers and the body of a call, which needs the role `admin`"),
+            description = "Whether to show what is hidden, which needs the role `admin`"),
     ),
     responses((status = 200, description = "The schedule", body = Schedule,
         headers(("ETag" = String, description = "Its revision")))))]
-pub(crate) async fn get(call: Call<Read>, SchedulePath(id): SchedulePath, query: Query, headers: HeaderMap) -> Answer {
+pub(crate) async fn get(call: Call<Read>, SchedulePath(id): SchedulePath, query: Query) -> Answer {
     query.only(&["reveal"])?;
     let found = schedules(&call.app)?.get(&id).await?;
-    if query.one("reveal")?.map(|text| parse_value::<bool>("reveal", text)).transpose()? == Some(true) {
-        call.app.guard.access.allow(&headers, Role::Admin)?;
+    if call.revealing(&query)? == Sight::Everything {
         call.app.manager.audit_changes(&[call.change(ChangeName::ScheduleRevealed).of(&id)]).await?;
         return Ok(tagged(StatusCode::OK, &found.schedule, &Schedule::revealed(&found.schedule)));
     }
@@ -151,7 +149,7 @@ pub(crate) async fn put(
 pub(crate) async fn remove(call: Call<Submit>, SchedulePath(id): SchedulePath, headers: HeaderMap) -> Answer {
     let expected = expected(&headers)?;
     let change = call.change(ChangeName::ScheduleRemoved).of(&id);
-    call.audited(change, schedules(&call.app)?.remove(&id, expected.as_deref())).await?;
+    call.audited(change, schedules(&call.app)?.remove(&call.caller, &id, expected.as_deref())).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -291,6 +289,7 @@ impl From<ScheduleError> for ApiError {
         let text = error.to_string();
         match error {
             ScheduleError::NotFound(_) => Self::new(Code::NoSuchSchedule, text),
+            ScheduleError::NotOwn(_) => Self::new(Code::Forbidden, text),
             ScheduleError::Differs(_) => Self::new(Code::ScheduleDiffers, text),
             ScheduleError::Changed(_) => Self::new(Code::VersionDiffers, text),
             ScheduleError::Unreadable(..) => Self::new(Code::ScheduleUnreadable, text),

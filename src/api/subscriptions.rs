@@ -30,7 +30,7 @@ pub(crate) async fn subscribe(call: Call<Admin>, JsonBody(new): JsonBody<Subscri
     let address = new.url.split(['?', '#']).next().unwrap_or_default().to_owned();
     let new = new.into_new()?;
     let change = call.change(ChangeName::SubscriptionMade).of(address);
-    let made = call.audited(change, subscriptions(&call.app)?.create(&call.caller, new)).await?;
+    let made = call.audited(change, subscriptions(&call.app)?.create(&call.caller.name, new)).await?;
     Ok(json(StatusCode::CREATED, &Subscription::with_secret(&made)))
 }
 

@@ -18,7 +18,7 @@ use super::app::AppParts;
 use super::*;
 use crate::clock::SystemClock;
 use crate::job::{Actor, JobId, JobState};
-use crate::manager::{Claimed, Manager, ManagerConfig};
+use crate::manager::{Caller, Claimed, Manager, ManagerConfig};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::wire::{ClaimJobs, Problem, SubmitJob};
 
@@ -69,7 +69,7 @@ impl Fixture {
     /// Submits a job and claims it.
     async fn claim(&self) -> (JobId, Claimed) {
         let job = SubmitJob::new("q", "k").into_new_job().expect("a job");
-        let mut submitted = self.app.manager.submit(&Actor::system("test"), vec![job]).await;
+        let mut submitted = self.app.manager.submit(&Caller::system("test"), vec![job]).await;
         let id = submitted.remove(0).expect("submitted").job.versioned.job.id.clone();
         let claim = ClaimJobs { worker_id: "w".to_owned(), queues: vec!["q".to_owned()], ..ClaimJobs::default() };
         let claimed = self.app.manager.claim(claim.into_claim().expect("a claim")).await.expect("claimed");

@@ -153,10 +153,10 @@ async fn end_one(call: &Call<Work>, (worker, finish, next): (WorkerId, Finish, O
     let (app, worker) = (&call.app, call.worker(worker));
     let Some(next) = next else {
         let job = only(app.manager.finish(worker, vec![finish]).await)?;
-        return job_as_written(app, job).await;
+        return job_as_written(app, job, call.sight).await;
     };
     let (ended, claimed) = app.manager.finish_and_claim(worker, vec![finish], call.claim(next)).await;
-    as_written(app, only(ended)?, |job| deliver_with_job(job, claimed)).await
+    as_written(app, only(ended)?, call.sight, |job| deliver_with_job(job, claimed)).await
 }
 
 /// Completes or fails many jobs of one worker.

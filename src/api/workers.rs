@@ -41,7 +41,7 @@ pub(crate) async fn worker(call: Call<Read>, WorkerPath(id): WorkerPath, query: 
     let worker = known(&call.app, Some(&id)).await?.workers.pop();
     let unknown = || ApiError::new(Code::NoSuchWorker, format!("nothing is known of a worker {id}"));
     let worker = worker.ok_or_else(unknown)?;
-    ok(&WorkerJobs { worker, items: jobs.iter().map(JobAnswer::from).collect(), next_cursor })
+    ok(&WorkerJobs { worker, items: jobs.iter().map(|job| JobAnswer::of(job, call.sight)).collect(), next_cursor })
 }
 
 /// Returns what this server and the others know of the workers, or of the one of this name.

@@ -161,6 +161,7 @@ mod tests {
             name: crate::job::Actor::new("a").expect("a name"),
             roles: [crate::api::access::Role::Read].into(),
             sha256: token_hash("a"),
+            may_edit_others: false,
         }];
         assert_eq!(access.renew(same), Ok(false), "it is the one that it was");
     }

@@ -24,6 +24,9 @@ pub(super) struct TokenArgs {
     #[arg(long = "role", value_name = "ROLE", value_delimiter = ',',
           value_parser = ["read", "submit", "work", "admin"])]
     roles: Vec<String>,
+    /// Let the role submit change jobs and schedules that were submitted under other names, too
+    #[arg(long)]
+    may_edit_others: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -40,12 +43,14 @@ pub(super) fn run(args: &TokenArgs) -> Result<(), Failure> {
     if args.json {
         return print_json(&serde_json::json!({
             "token": token, "name": args.name, "roles": roles, "sha256": sha256,
+            "may_edit_others": args.may_edit_others,
         }));
     }
     let name = toml::Value::from(args.name.as_str());
     let roles = toml::Value::from(roles.to_vec());
+    let others = if args.may_edit_others { "\nmay_edit_others = true" } else { "" };
     print(&format!(
         "The token, which is shown only now:\n\n  {token}\n\nFor the server's settings file (leasehold serve --config \
-         FILE):\n\n[[tokens]]\nname = {name}\nroles = {roles}\nsha256 = \"{sha256}\""
+         FILE):\n\n[[tokens]]\nname = {name}\nroles = {roles}\nsha256 = \"{sha256}\"{others}"
     ))
 }

@@ -12,6 +12,9 @@ pub enum Refusal {
     /// The job is not due before this time.
     #[error("the job is not due before {0}")]
     NotDue(Timestamp),
+    /// The job was submitted under another name, and the client may change its own alone.
+    #[error("the job was submitted under another name: only that one and an administrator may change it")]
+    NotOwn,
     /// Somebody holds the job.
     #[error("the job is held")]
     Held,

@@ -62,7 +62,7 @@ pub use output::{AttemptChoice, AttemptOutput, OutputFrom, OutputPiece, StreamOu
 pub use replay::{RecordedJob, replay};
 pub use request::{
     Caller, ClaimOrder, ClaimRequest, Duplicate, Finish, Heartbeat, HeartbeatAnswer, JobView, MAX_CLAIMED_KINDS,
-    MAX_QUEUE_WEIGHT, ManagerError, NewJob, OnDuplicate, Outcome, QueueOrder, QueueWeights, Submitted,
+    MAX_QUEUE_WEIGHT, ManagerError, NewJob, OnDuplicate, Outcome, QueueOrder, QueueWeights, Reach, Submitted,
 };
 pub use sessions::{MAX_SESSIONS, SESSION_LASTS, Session, SessionKey, Sessions};
 pub use work::bulk::{BULK_ORDER, BulkAction, BulkOrder, BulkPreview, BulkSelection};

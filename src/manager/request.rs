@@ -255,8 +255,40 @@ pub struct Finish {
     pub outcome: Outcome,
 }
 
-/// The authenticated client, for the history and for idempotency keys, which belong to one client each.
-pub type Caller = Actor;
+/// Who makes a call, and what it may change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The name of the authenticated client, for histories and for idempotency keys, which belong to one client each.
+    pub name: Actor,
+    /// What the client may change of what is there.
+    pub reach: Reach,
+}
+
+/// What a client may change of the jobs and schedules that are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// What was submitted under this name, its own, and by the schedules that were created under it.
+    Of(Actor),
+    /// Everything.
+    All,
+}
+
+impl Caller {
+    /// Returns a part of this system, or a client that may change everything.
+    #[must_use]
+    pub fn system(name: &'static str) -> Self {
+        Self { name: Actor::system(name), reach: Reach::All }
+    }
+
+    /// Returns whether the client may change what was submitted under this name; `None` where nobody is known to whom
+    /// it belongs.
+    pub(crate) fn may_change(&self, submitter: Option<&Actor>) -> bool {
+        match &self.reach {
+            Reach::All => true,
+            Reach::Of(name) => submitter == Some(name),
+        }
+    }
+}
 
 /// Why the manager refused or failed. Nothing was changed, except possibly after [`ManagerError::Unknown`].
 #[derive(Clone, Debug, thiserror::Error)]

@@ -3,8 +3,7 @@
 use super::config::NotifyConfig;
 use super::delivery::{Addressee, Delivery};
 use crate::executor::webhook::Event;
-use crate::job::Actor;
-use crate::manager::{Manager, ManagerError, NewJob, Submitted};
+use crate::manager::{Caller, Manager, ManagerError, NewJob, Submitted};
 use crate::store::StoreError;
 
 /// How many deliveries are submitted with one call, but for the last notice's.
@@ -45,7 +44,7 @@ pub(super) async fn hand_over(
                 count
             }));
         }
-        let mut answers = manager.submit(&Actor::system("notifier"), jobs).await.into_iter();
+        let mut answers = manager.submit(&Caller::system("notifier"), jobs).await.into_iter();
         for count in counts {
             let refusals: Vec<ManagerError> = match count {
                 Ok(count) => answers.by_ref().take(count).filter_map(refusal).collect(),

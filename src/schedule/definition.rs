@@ -250,6 +250,9 @@ pub struct Schedule {
     pub paused: Option<SchedulePause>,
     /// When the schedule was created.
     pub created_at: Timestamp,
+    /// Under which name, if it is for that one alone to change, and may change no more itself. `None` where it was
+    /// created by somebody who may change everything.
+    pub created_by: Option<Actor>,
     /// When people changed the schedule last.
     pub updated_at: Timestamp,
     /// How far it has come.

@@ -11,7 +11,7 @@ use super::trigger::Trigger;
 use crate::clock::{Clock, Timestamp};
 use crate::executor::{Admission, Hosts, HttpCall, HttpExecutor, RetryAfter, TargetUrl, excerpt};
 use crate::job::{JobId, Json};
-use crate::manager::{Caller, Manager, ManagerError, NewJob};
+use crate::manager::{Caller, Manager, ManagerError, NewJob, Reach};
 use crate::schedule::{Action, Schedule};
 use crate::wire::{Invalid, SubmitJob};
 use crate::worker::{Attempt, HandlerError};
@@ -50,7 +50,9 @@ impl Actions {
             Ok(new) => NewJob { id: Some(id.clone()), ..new },
             Err(invalid) => return Ok(End::Consumed { job_id: None, message: Some(invalid.to_string()) }),
         };
-        let caller = Caller::system("scheduler");
+        // It may replace what its creator may.
+        let reach = schedule.created_by.clone().map_or(Reach::All, Reach::Of);
+        let caller = Caller { reach, ..Caller::system("scheduler") };
         let answer = manager.submit(&caller, vec![new]).await.into_iter().next();
         match answer {
             // The action may have been changed between two attempts, of which the first has made the job.

@@ -305,7 +305,7 @@ impl Loaded {
         }
         let definition = Arc::clone(&schedule.definition);
         let is_wanted = |event| notifier.is_wanted(&definition, event);
-        let occasion = Occasion { at: now, by: caller, is_wanted: &is_wanted };
+        let occasion = Occasion { at: now, by: &caller.name, is_wanted: &is_wanted };
         match &self.then {
             Then::GoOn(plan) => {
                 schedule.course = Course { outbox: schedule.course.outbox, ..plan.course.clone() };

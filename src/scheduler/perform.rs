@@ -178,7 +178,7 @@ impl Perform {
         for _ in 0..TRIES {
             let mut schedule = (*current.schedule).clone();
             let is_wanted = |event| self.notifier.is_wanted(&current.schedule.definition, event);
-            if !change(&mut schedule, &Occasion { at: now, by: &caller, is_wanted: &is_wanted }) {
+            if !change(&mut schedule, &Occasion { at: now, by: &caller.name, is_wanted: &is_wanted }) {
                 return Ok(());
             }
             let schedule = Arc::new(schedule);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     fn paused(schedule: Schedule) -> Schedule {
-        let pause = SchedulePause { at: schedule.updated_at, by: Caller::system("test"), reason: String::new() };
+        let pause = SchedulePause { at: schedule.updated_at, by: Caller::system("test").name, reason: String::new() };
         Schedule { paused: Some(pause), revision: schedule.revision + 1, ..schedule }
     }
 

@@ -12,7 +12,7 @@ use super::troubles::Troubles;
 use crate::clock::{Clock, Timestamp};
 use crate::executor::{TargetPolicy, TargetUrl};
 use crate::job::{JobId, ScheduleId};
-use crate::manager::{Caller, Manager, ManagerError};
+use crate::manager::{Caller, Manager, ManagerError, Reach};
 use crate::notify::ScheduleNotifier;
 use crate::schedule::{ActionType, Course, Definition, Fault, Occasion, Schedule, SchedulePause, Timetable, Trouble};
 use crate::store::{
@@ -28,6 +28,9 @@ pub enum ScheduleError {
     /// There is no such schedule.
     #[error("there is no schedule {0}")]
     NotFound(ScheduleId),
+    /// The schedule is for another name to change.
+    #[error("schedule {0} was created under another name: only that one and an administrator may change it")]
+    NotOwn(ScheduleId),
     /// There is another schedule under this id.
     #[error("schedule {0} exists with another definition")]
     Differs(ScheduleId),
@@ -202,6 +205,9 @@ impl Schedules {
         if current.is_some_and(|current| *current.schedule.definition == new.definition) {
             return Ok(None);
         }
+        if let Some(current) = current {
+            check_own(caller, &current.schedule)?;
+        }
         let is_due_alike = current.is_some_and(|current| current.schedule.definition.is_due_alike(&new.definition));
         let timetable = self.check(&new.id, &new.definition, now, !is_due_alike)?;
         Ok(Some(match current {
@@ -237,8 +243,8 @@ impl Schedules {
     ///
     /// # Errors
     /// [`ScheduleError`] says why it is not removed.
-    pub async fn remove(&self, id: &ScheduleId, expected: Option<&str>) -> Result<(), ScheduleError> {
-        self.change(id, expected, |current| Ok(Some(removed(current)))).await.map(drop)
+    pub async fn remove(&self, caller: &Caller, id: &ScheduleId, expected: Option<&str>) -> Result<(), ScheduleError> {
+        self.change(caller, id, expected, |current| Ok(Some(removed(current)))).await.map(drop)
     }
 
     /// Pauses a schedule: from now on none of its triggers begins.
@@ -251,7 +257,7 @@ impl Schedules {
         id: &ScheduleId,
         reason: String,
     ) -> Result<StoredSchedule, ScheduleError> {
-        self.change(id, None, |current| Ok(paused(current, caller, &reason, self.clock.now()))).await
+        self.change(caller, id, None, |current| Ok(paused(current, caller, &reason, self.clock.now()))).await
     }
 
     /// Ends the pause of a schedule. What would have been due meanwhile is not made up for, and kept as a range.
@@ -259,7 +265,7 @@ impl Schedules {
     /// # Errors
     /// [`ScheduleError`] says why it is not resumed.
     pub async fn resume(&self, caller: &Caller, id: &ScheduleId) -> Result<StoredSchedule, ScheduleError> {
-        self.change(id, None, |current| self.resumed(current, caller, self.clock.now())).await
+        self.change(caller, id, None, |current| self.resumed(current, caller, self.clock.now())).await
     }
 
     /// Returns the write that ends the pause of a schedule; `None` when it is not paused.
@@ -278,7 +284,7 @@ impl Schedules {
         }
         let timetable = timetable(&schedule)?;
         let is_wanted = |event| self.notifier.is_wanted(&current.schedule.definition, event);
-        schedule.resume(&timetable, &Occasion { at: now, by, is_wanted: &is_wanted });
+        schedule.resume(&timetable, &Occasion { at: now, by: &by.name, is_wanted: &is_wanted });
         Ok(Some(replacement(current, schedule)))
     }
 
@@ -289,6 +295,7 @@ impl Schedules {
     /// [`ScheduleError`] says why it is not made.
     pub async fn run_now(&self, caller: &Caller, id: &ScheduleId) -> Result<JobId, ScheduleError> {
         let found = self.get(id).await?;
+        check_own(caller, &found.schedule)?;
         let (schedule, now) = (&found.schedule, self.clock.now());
         // Triggers are made ahead: the last one may not be due yet.
         let previous = schedule.course.last_due_at.filter(|last| *last <= now);
@@ -339,6 +346,7 @@ impl Schedules {
     /// schedule as it is then.
     async fn change(
         &self,
+        caller: &Caller,
         id: &ScheduleId,
         expected: Option<&str>,
         change: impl Fn(&StoredSchedule) -> Result<Option<ScheduleWrite>, ScheduleError>,
@@ -348,6 +356,7 @@ impl Schedules {
             if expected.is_some_and(|expected| expected != current.schedule.tag()) {
                 return Err(ScheduleError::Changed(id.clone()));
             }
+            check_own(caller, &current.schedule)?;
             let Some(write) = change(&current)? else { return Ok(current) };
             let schedule = write.schedule().unwrap_or(&current.schedule).clone();
             match self.write(write).await {
@@ -444,9 +453,15 @@ pub(super) fn failed(error: WriteError<StoredSchedule>) -> ScheduleError {
     }
 }
 
+/// Checks that a client may change a schedule.
+pub(super) fn check_own(caller: &Caller, schedule: &Schedule) -> Result<(), ScheduleError> {
+    let is_own = caller.may_change(schedule.created_by.as_ref());
+    if is_own { Ok(()) } else { Err(ScheduleError::NotOwn(schedule.id.clone())) }
+}
+
 /// Returns a new schedule.
 fn created(caller: &Caller, new: &NewSchedule, timetable: &Timetable, now: Timestamp) -> Schedule {
-    let pause = || SchedulePause { at: now, by: caller.clone(), reason: String::new() };
+    let pause = || SchedulePause { at: now, by: caller.name.clone(), reason: String::new() };
     Schedule {
         id: new.id.clone(),
         definition: Arc::new(new.definition.clone()),
@@ -454,6 +469,10 @@ fn created(caller: &Caller, new: &NewSchedule, timetable: &Timetable, now: Times
         period_since: now,
         paused: new.paused.then(pause),
         created_at: now,
+        created_by: match &caller.reach {
+            Reach::Of(name) => Some(name.clone()),
+            Reach::All => None,
+        },
         updated_at: now,
         course: Course { next_due_at: timetable.due_after(now).next(), ..Course::default() },
     }
@@ -475,7 +494,7 @@ fn replaced(former: &Schedule, definition: &Definition, timetable: &Timetable, n
 
 /// Returns the write that pauses a schedule; `None` when it is paused already.
 pub(super) fn paused(current: &StoredSchedule, by: &Caller, reason: &str, now: Timestamp) -> Option<ScheduleWrite> {
-    let pause = SchedulePause { at: now, by: by.clone(), reason: reason.to_owned() };
+    let pause = SchedulePause { at: now, by: by.name.clone(), reason: reason.to_owned() };
     let former = &*current.schedule;
     let paused = || Schedule { paused: Some(pause), revision: former.revision + 1, ..former.clone() };
     former.paused.is_none().then(|| replacement(current, paused()))

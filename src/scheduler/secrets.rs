@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::trigger::Trigger;
 use crate::schedule::Action;
-use crate::wire::schedules::HIDDEN;
+use crate::wire::hidden::HIDDEN;
 
 /// The fewest characters of a value that is hidden: shorter ones are in every text by chance.
 const SHORTEST: usize = 6;

@@ -10,6 +10,7 @@ use serde_json::Value;
 use utoipa::{PartialSchema, ToSchema};
 
 use super::described::{Labels, Resources};
+use super::hidden::{self, Sight};
 use crate::clock::{Timestamp, millis};
 use crate::job::{
     self, Actor, Body, ConcurrencyKey, JobId, Json, Kind, OrderingKey, OrphanPolicy, Owner, QueueName, Requirement,
@@ -38,7 +39,7 @@ pub struct JobAnswer<'a> {
     #[schema(value_type = Kind, example = "render")]
     pub kind: Cow<'a, str>,
     /// The input of the work: any JSON. A list leaves it out when it is stored apart from the job, as long payloads
-    /// are.
+    /// are. The values of a command's `env` are shown to the worker that claims the job, and to administrators who ask.
     #[serde(default, skip_serializing_if = "JobBody::is_apart")]
     #[schema(value_type = Option<Value>)]
     pub payload: JobBody,
@@ -95,7 +96,7 @@ pub struct JobAnswer<'a> {
     pub order_seq: Option<u64>,
     /// What happens when the job's lease expires. The queue's policy applies when null.
     pub orphan_policy: Option<OrphanPolicy>,
-    /// The receivers of notifications about the job.
+    /// The receivers of notifications about the job. Their addresses are shown to administrators who ask.
     #[schema(value_type = Vec<NotifyTarget>)]
     pub notify: Cow<'a, [NotifyTarget]>,
     /// The lease of the worker that runs the job; null unless the job is running.
@@ -222,16 +223,52 @@ impl<'de> Deserialize<'de> for JobBody {
     }
 }
 
-impl<'a> From<&'a JobView> for JobAnswer<'a> {
-    fn from(view: &'a JobView) -> Self {
+impl<'a> JobAnswer<'a> {
+    /// Returns a job with the bodies that were read with it.
+    #[must_use]
+    pub fn with_bodies(view: &'a JobView, sight: Sight) -> Self {
         let payload = JobBody::Known(view.payload.clone());
         let result = JobBody::Known(view.result.clone());
-        Self { payload, result, ..Self::from(&view.versioned) }
+        Self { payload, result, ..Self::whole(&view.versioned) }.seen_by(sight)
     }
-}
 
-impl<'a> From<&'a Versioned> for JobAnswer<'a> {
-    fn from(versioned: &'a Versioned) -> Self {
+    /// Returns a job, without the bodies that are stored apart from it.
+    #[must_use]
+    pub fn of(versioned: &'a Versioned, sight: Sight) -> Self {
+        Self::whole(versioned).seen_by(sight)
+    }
+
+    fn seen_by(self, sight: Sight) -> Self {
+        match sight {
+            Sight::Everything => self,
+            Sight::Reader => {
+                let payload = match self.payload {
+                    JobBody::Known(Some(payload)) => JobBody::Known(Some(hidden::payload(&payload, &self.kind))),
+                    none => none,
+                };
+                let notify = match self.notify {
+                    Cow::Borrowed(targets) => hidden::targets(targets),
+                    Cow::Owned(targets) => Cow::Owned(hidden::targets(&targets).into_owned()),
+                };
+                Self { payload, notify, ..self }
+            }
+            Sight::Course => Self {
+                payload: JobBody::Apart,
+                result: JobBody::Apart,
+                owner: None,
+                labels: Cow::Owned(BTreeMap::new()),
+                hold: self.hold.map(|hold| Cow::Owned(Hold { reason: None, ..hold.into_owned() })),
+                notify: Cow::Borrowed(&[]),
+                progress: None,
+                error: None,
+                orphan: None,
+                history: Cow::Borrowed(&[]),
+                ..self
+            },
+        }
+    }
+
+    fn whole(versioned: &'a Versioned) -> Self {
         let job = &*versioned.job;
         let spec = &*job.spec;
         let running = match &job.state {

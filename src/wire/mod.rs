@@ -21,6 +21,7 @@ pub mod event;
 pub mod fields;
 pub mod health;
 pub mod health_check;
+pub mod hidden;
 pub mod job;
 pub mod limits;
 pub mod lists;
@@ -62,6 +63,7 @@ pub use fields::{FieldDescription, FieldList};
 pub use health::{Capacity, Distribution, KindLoad, Performance, ServerHealth};
 pub(crate) use health_check::StoreHealth;
 pub use health_check::{HealthCheck, HealthCheckName, HealthStatus};
+pub use hidden::Sight;
 pub(crate) use job::JOB_FIELDS;
 pub use job::{
     HistoryEntry, Job, JobAnswer, JobBody, JobError, JobState, Lease, NotifyTarget, Orphan, Progress, RetryPolicy,

@@ -7,6 +7,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::check::{Checks, Invalid, MAX_BODY_BYTES, RESERVED_SCHEDULE_IDS};
 use super::described::{Components, Described, Labels, NewScheduleId, add, lines};
+use super::hidden::{self, HIDDEN, WAS_HIDDEN};
 use crate::clock::Timestamp;
 use crate::executor::is_carriage;
 use crate::job::{Owner, ScheduleId};
@@ -27,10 +28,6 @@ const MAX_HEADERS: usize = 50;
 const TIMEOUT_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 /// The most errors in a row after which a schedule is paused.
 const MAX_ERRORS: u64 = 1_000_000;
-/// What stands in the place of a value that is not shown.
-pub(crate) const HIDDEN: &str = "(hidden)";
-/// Why that cannot be stored.
-const WAS_HIDDEN: &str = "stands for a value that was not shown: send the value itself";
 
 /// A schedule to be stored. Only `action` and `period` are required.
 #[serde_with::skip_serializing_none]
@@ -103,7 +100,8 @@ pub struct Schedule {
     /// The labels that the schedule can be found by.
     #[schema(value_type = Labels)]
     pub labels: BTreeMap<String, String>,
-    /// What is done. The values of headers and the body of a call are hidden, unless an administrator asks for them.
+    /// What is done. The values of headers, the body of a call, the values of a command's `env` and the addresses in
+    /// `notify` are hidden, unless an administrator asks for them.
     pub action: Action,
     /// When it is done.
     pub period: Period,
@@ -164,6 +162,8 @@ impl Schedule {
         let action = &mut schedule.action;
         action.headers.iter_mut().flatten().for_each(|(_, value)| HIDDEN.clone_into(value));
         action.body = action.body.take().and_then(|_| crate::job::Json::of(&HIDDEN).ok());
+        action.job = action.job.take().map(|job| hidden::action_job(&job));
+        schedule.notify.iter_mut().for_each(|target| HIDDEN.clone_into(&mut target.url));
         schedule
     }
 

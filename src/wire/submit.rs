@@ -9,6 +9,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::NotifyTarget;
 use super::check::{Checks, Invalid, MAX_ATTEMPTS, MAX_RETRY_MS, MAX_RUNTIME_MS, MAX_SUBMITTED_JOBS, RESERVED_IDS};
 use super::described::{Components, Described, Labels, NewJobId, Resources, UserQueue, add, lines};
+use super::hidden;
 use crate::job::{
     self, ConcurrencyKey, Conditions, IdempotencyKey, JobSpec, Json, Kind, Ordered, OrderingKey, OrphanPolicy,
     Oversight, Owner, Priority, Requirement, UniqueKey,
@@ -162,6 +163,9 @@ impl SubmitJob {
         let priority =
             checks.within("priority", self.priority.unwrap_or_default(), Priority::LOWEST..=Priority::HIGHEST);
         checks.body("payload", self.payload.as_ref());
+        for variable in self.payload.as_ref().map(hidden::hidden_variables).unwrap_or_default() {
+            checks.fault(format!("payload.env.{variable}"), hidden::WAS_HIDDEN);
+        }
         checks.labels(&self.labels);
         checks.resources(&self.resources);
         let conditions = Conditions {

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::clock::SystemClock;
 use crate::job::{Actor, AdminRelease, JobId, JobSpec, JobState, Json, State, Then};
-use crate::manager::{ClaimOrder, Heartbeat, Manager, ManagerConfig, NewJob, Recall, RecallReason};
+use crate::manager::{Caller, ClaimOrder, Heartbeat, Manager, ManagerConfig, NewJob, Recall, RecallReason};
 use crate::store::Versioned;
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
@@ -33,7 +33,7 @@ impl Bed {
 
     async fn submit(&self, kind: &str, timeout: Option<Duration>) -> JobId {
         let new = NewJob::of(JobSpec { timeout, max_attempts: 1, ..JobSpec::new(name("q"), name(kind)) });
-        let submitted = self.manager.submit(&Actor::system("test"), vec![new]).await;
+        let submitted = self.manager.submit(&Caller::system("test"), vec![new]).await;
         let submitted = submitted.into_iter().next().expect("an answer").expect("submitted");
         submitted.job.versioned.job.id.clone()
     }
@@ -214,7 +214,7 @@ async fn a_cancelled_job_is_ended() {
     let mut running = Running::start(Arc::new(bed.manager.clone()), config());
     let job = bed.submit("until ended", None).await;
     running.begun().await;
-    bed.manager.cancel(&Actor::system("test"), &job, None).await.expect("asked");
+    bed.manager.cancel(&Caller::system("test"), &job, None).await.expect("asked");
     assert_eq!(running.ending().await, Ending::Cancelled);
     assert_eq!(bed.ended(&job).await.state.name(), JobState::Cancelled);
 }
@@ -233,9 +233,9 @@ async fn an_attempt_that_has_to_end_does_not_wait_for_a_heartbeat() {
     // It is claimed while the worker waits for recalls of the first.
     let second = bed.submit("until ended", None).await;
     assert_eq!(running.begun().await, second);
-    bed.manager.cancel(&Actor::system("test"), &second, None).await.expect("asked for");
+    bed.manager.cancel(&Caller::system("test"), &second, None).await.expect("asked for");
     assert_eq!(running.ending().await, Ending::Cancelled);
-    bed.manager.cancel(&Actor::system("test"), &first, None).await.expect("asked for");
+    bed.manager.cancel(&Caller::system("test"), &first, None).await.expect("asked for");
     assert_eq!(running.ending().await, Ending::Cancelled);
     for id in [&first, &second] {
         assert_eq!(bed.ended(id).await.state.name(), JobState::Cancelled);
@@ -251,7 +251,7 @@ async fn what_was_cancelled_between_two_calls_is_found_at_the_next() {
     let id = bed.submit("until ended", None).await;
     running.begun().await;
     let fence = bed.job(&id).await.fence;
-    bed.manager.cancel(&Actor::system("test"), &id, None).await.expect("asked for");
+    bed.manager.cancel(&Caller::system("test"), &id, None).await.expect("asked for");
     let held = [(id.clone(), fence)];
     let recalls = bed.manager.recalls(&name("w"), &held, DEADLINE).await.expect("answered");
     let recall = |reason| Recall { worker_id: name("w"), id: id.clone(), fence, reason, holder: None };
@@ -308,7 +308,7 @@ async fn a_job_waits_while_those_that_run_need_too_much_of_what_the_worker_has()
         NewJob::of(JobSpec { resources, max_attempts: 1, ..JobSpec::new(name("q"), name(kind)) })
     };
     let submit = async |new: NewJob| {
-        let submitted = bed.manager.submit(&Actor::system("test"), vec![new]).await;
+        let submitted = bed.manager.submit(&Caller::system("test"), vec![new]).await;
         submitted.into_iter().next().expect("an answer").expect("submitted").job.versioned.job.id.clone()
     };
     let config = WorkerConfig { resources: [("memory".to_owned(), 10)].into(), ..config() };

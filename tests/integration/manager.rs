@@ -112,7 +112,7 @@ fn config() -> ManagerConfig {
 }
 
 fn caller() -> Caller {
-    Actor::new("tester").expect("a name")
+    Caller::system("tester")
 }
 
 fn worker(name: &str) -> WorkerId {
@@ -356,14 +356,14 @@ async fn a_worker_whose_job_was_released_is_refused(site: Site) {
     site.submit(new_job()).await;
     let claimed = site.claim_one().await;
     let order = AdminRelease {
-        actor: caller(),
+        actor: caller().name,
         reason: "worker is gone".to_owned(),
         then: Then::Requeue,
         expected_fence: Some(claimed.job.fence),
     };
     let released = site.manager.admin_release(&claimed.job.id, order.clone()).await.expect("released");
     let last = released.job.history.entries().last().cloned().expect("an entry");
-    assert_eq!((last.actor, last.reason.as_deref()), (caller(), Some("worker is gone")));
+    assert_eq!((last.actor, last.reason.as_deref()), (caller().name, Some("worker is gone")));
     assert!(is_lease_lost(&site.beat(&claimed).await));
     assert!(is_lease_lost(&site.finish(&claimed, completed("1")).await));
     site.claim_one().await;

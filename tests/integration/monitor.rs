@@ -107,7 +107,7 @@ fn config() -> MonitorConfig {
 }
 
 fn caller() -> Caller {
-    Caller::new("tester").expect("a name")
+    Caller::system("tester")
 }
 
 fn worker(name: &str) -> WorkerId {

@@ -16,7 +16,7 @@ use leasehold::job::{
     Actor, EventName, JobError, JobId, JobSpec, JobState, Kind, NoticeFormat, NoticeTarget, Oversight, Owner, Priority,
     QueueName, WorkerId,
 };
-use leasehold::manager::{ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
+use leasehold::manager::{Caller, ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
 use leasehold::notify::{NewSubscription, Notifier, NotifyConfig, QUEUE, Subscription, SubscriptionError};
 use leasehold::query::kql::Expression;
 use leasehold::query::{Filter, Search, Sort};
@@ -65,7 +65,7 @@ impl Site {
 
     /// Submits a job, takes it and ends it.
     async fn end_one(&self, job: NewJob, outcome: Outcome) -> JobId {
-        let submitted = self.manager.submit(&Actor::system("test"), vec![job.clone()]).await.remove(0);
+        let submitted = self.manager.submit(&Caller::system("test"), vec![job.clone()]).await.remove(0);
         let id = submitted.expect("submitted").job.versioned.job.id.clone();
         let claim = ClaimRequest {
             worker_id: worker(),

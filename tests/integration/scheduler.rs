@@ -26,7 +26,7 @@ use axum::http::StatusCode;
 use leasehold::clock::{Clock, ManualClock, Timestamp};
 use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
 use leasehold::job::{Actor, Due, JobState, QueueName, ScheduleId, State};
-use leasehold::manager::{Manager, ManagerConfig};
+use leasehold::manager::{Caller, Manager, ManagerConfig};
 use leasehold::query::{Filter, Search, Sort};
 use leasehold::schedule::{Definition, NotRun, Overlap, Schedule};
 use leasehold::scheduler::{
@@ -214,7 +214,7 @@ async fn put(scheduler: &Running, name: &str, fields: Value) -> ScheduleId {
 
 async fn put_as(scheduler: &Running, new: NewSchedule) -> ScheduleId {
     let id = new.id.clone();
-    scheduler.schedules().put(&Actor::system("test"), new, true, None).await.expect("stored");
+    scheduler.schedules().put(&Caller::system("test"), new, true, None).await.expect("stored");
     id
 }
 
@@ -417,7 +417,7 @@ async fn after_two_hours_of_downtime_what_is_within_its_margin_runs_and_the_rest
 
 async fn a_pause_a_change_and_a_removal_hold_once_they_are_acknowledged(site: Site) {
     let scheduler = site.scheduler();
-    let caller = Actor::system("test");
+    let caller = Caller::system("test");
     // Their triggers are made ahead of time, and then everything changes.
     let fields = |every: u64| json!({"action": job_action(), "period": {"every_ms": every}});
     for name in ["paused", "changed", "removed"] {
@@ -433,7 +433,7 @@ async fn a_pause_a_change_and_a_removal_hold_once_they_are_acknowledged(site: Si
     assert!(made.len() >= 3 && made.iter().all(|found| found.job.state.name() == JobState::Available));
     scheduler.schedules().pause(&caller, &id("paused"), "a test".to_owned()).await.expect("paused");
     put(&scheduler, "changed", fields(3_600_000)).await;
-    scheduler.schedules().remove(&id("removed"), None).await.expect("removed");
+    scheduler.schedules().remove(&caller, &id("removed"), None).await.expect("removed");
     let removed = scheduler.schedules().get(&id("removed")).await;
     assert!(matches!(removed, Err(ScheduleError::NotFound(_))), "{removed:?}");
 
@@ -571,7 +571,7 @@ async fn a_schedule_that_cannot_be_read_any_more_is_paused(site: Site) {
 
 async fn a_schedule_is_stored_once_and_written_over_only_where_that_is_meant(site: Site) {
     let scheduler = site.scheduler();
-    let (schedules, caller) = (scheduler.schedules(), Actor::system("test"));
+    let (schedules, caller) = (scheduler.schedules(), Caller::system("test"));
     let new = |every: u64| NewSchedule {
         id: id("one"),
         definition: definition(&json!({"action": job_action(), "period": {"every_ms": every}})),

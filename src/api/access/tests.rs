@@ -4,7 +4,12 @@ use http::header::AUTHORIZATION;
 use super::*;
 
 fn token(name: &str, roles: &[Role], secret: &str) -> Token {
-    Token { name: Actor::new(name).expect("name"), roles: roles.iter().copied().collect(), sha256: token_hash(secret) }
+    Token {
+        name: Actor::new(name).expect("name"),
+        roles: roles.iter().copied().collect(),
+        sha256: token_hash(secret),
+        may_edit_others: false,
+    }
 }
 
 fn headers(pairs: &[(http::HeaderName, &'static str)]) -> HeaderMap {
@@ -16,14 +21,14 @@ fn a_token_allows_what_its_roles_say_and_nothing_else() {
     let tokens = vec![token("ci", &[Role::Submit], "s3cret"), token("ops", &[Role::Admin], "0ther")];
     let access = Access::new(tokens).expect("tokens");
     let ci = headers(&[(AUTHORIZATION, "Bearer s3cret")]);
-    assert_eq!(access.allow(&ci, Role::Submit).expect("allowed").as_str(), "ci");
+    assert_eq!(access.allow(&ci, Role::Submit).expect("allowed").caller.name.as_str(), "ci");
     let refused = access.allow(&ci, Role::Work).expect_err("refused");
     assert_eq!(refused.code(), Code::Forbidden);
     assert!(refused.detail().contains("`work`"), "{}", refused.detail());
 
     let ops = headers(&[(AUTHORIZATION, "bearer 0ther")]);
     for role in [Role::Read, Role::Submit, Role::Work, Role::Admin] {
-        assert_eq!(access.allow(&ops, role).expect("an administrator may do everything").as_str(), "ops");
+        assert_eq!(access.allow(&ops, role).expect("an administrator may do everything").caller.name.as_str(), "ops");
     }
     for wrong in ["Bearer s3cre", "Bearer s3cret0", "Basic s3cret", "Bearer", "s3cret"] {
         let refused = access.allow(&headers(&[(AUTHORIZATION, wrong)]), Role::Submit).expect_err("refused");

@@ -129,7 +129,7 @@ impl Side {
     }
 
     async fn submit(&self, live: u32) -> Result<(), Failure> {
-        let (caller, kind, queues) = (valid(Caller::new("bench")), valid(Kind::new("bench")), queues());
+        let (caller, kind, queues) = (Caller::system("bench"), valid(Kind::new("bench")), queues());
         let jobs = (0..live as usize).map(|number| NewJob::new(queues[number % QUEUES].clone(), kind.clone()));
         let jobs: Vec<NewJob> = jobs.collect();
         for call in jobs.chunks(CALL) {

@@ -246,7 +246,7 @@ async fn expire_jobs(manager: &Manager, watch: &Watch, planned: &[Planned]) {
     let expire = |job: &Job, now: Timestamp| match job.state.name() {
         // The answer to the write was lost.
         JobState::Expired => Ok(Change::Already),
-        _ => Ok(Change::To(Box::new(job.expire(&start::actor(), now)?))),
+        _ => Ok(Change::To(Box::new(job.expire(&start::caller().name, now)?))),
     };
     loop {
         tokio::time::sleep(DEADLINES_EVERY).await;

@@ -13,8 +13,8 @@ use crate::cli::engine;
 use crate::cli::failure::Failure;
 use crate::cli::output::complain;
 use crate::clock::SystemClock;
-use crate::job::{Actor, Job, JobError, JobId, JobState};
-use crate::manager::{Manager, ManagerConfig, ManagerError, NewJob};
+use crate::job::{Job, JobError, JobId, JobState};
+use crate::manager::{Caller, Manager, ManagerConfig, ManagerError, NewJob};
 use crate::query::{Direction, Filter, Search, Sort, SortField};
 use crate::store::embedded::EmbeddedOptions;
 use crate::worker::shell::Scope;
@@ -27,8 +27,8 @@ const BATCH: usize = 1000;
 const PAGE: usize = 1000;
 
 /// The actor in the jobs' histories.
-pub(super) fn actor() -> Actor {
-    Actor::system("run")
+pub(super) fn caller() -> Caller {
+    Caller::system("run")
 }
 
 /// The jobs that are left to run, and the results of former starts.
@@ -112,7 +112,7 @@ async fn put_in_order(
             jobs.push(NewJob { run_at: planned.job.run_at.or(Some(due)), ..planned.job.clone() });
             due = due.plus(Duration::from_millis(1));
         }
-        let submitted = manager.submit(&actor(), jobs).await;
+        let submitted = manager.submit(&caller(), jobs).await;
         for (planned, submitted) in batch.iter().zip(submitted) {
             let job = match submitted {
                 Ok(submitted) => submitted.job.versioned.job,
@@ -151,7 +151,7 @@ async fn cancel_removed(manager: &Manager, planned: &[Planned]) -> Result<usize,
         }
     }
     for id in &removed {
-        manager.cancel(&actor(), id, Some("its line is gone".to_owned())).await.map_err(Failure::failed)?;
+        manager.cancel(&caller(), id, Some("its line is gone".to_owned())).await.map_err(Failure::failed)?;
     }
     Ok(removed.len())
 }
@@ -173,7 +173,7 @@ async fn resume(
     };
     match state {
         _ if again => {
-            manager.retry(&actor(), &job.id, None).await.map_err(Failure::failed)?;
+            manager.retry(&caller(), &job.id, None).await.map_err(Failure::failed)?;
             started.waiting.insert(job.id.clone());
         }
         JobState::Available | JobState::Running => {

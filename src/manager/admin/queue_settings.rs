@@ -149,8 +149,8 @@ impl QueueSettings {
     fn paused(&self, caller: &Caller, reason: Option<&str>, now: Timestamp) -> Self {
         let paused = match &self.paused {
             Some(pause) if reason.is_none_or(|reason| pause.reason.as_deref() == Some(reason)) => pause.clone(),
-            Some(pause) => Pause { since: pause.since, by: caller.clone(), reason: reason.map(str::to_owned) },
-            None => Pause { since: now, by: caller.clone(), reason: reason.map(str::to_owned) },
+            Some(pause) => Pause { since: pause.since, by: caller.name.clone(), reason: reason.map(str::to_owned) },
+            None => Pause { since: now, by: caller.name.clone(), reason: reason.map(str::to_owned) },
         };
         Self { paused: Some(paused), ..self.clone() }
     }

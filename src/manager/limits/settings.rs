@@ -210,7 +210,7 @@ impl Manager {
             let had_slots = |before: &&LimitSettings| before.max_concurrent.is_some() || max_concurrent.is_none();
             let set_at = before.filter(had_slots).map_or(now, |before| before.set_at);
             let limit = limit.clone();
-            Some(LimitSettings { limit, max_concurrent, urgent, rate, paused_until, set_at, by: caller.clone() })
+            Some(LimitSettings { limit, max_concurrent, urgent, rate, paused_until, set_at, by: caller.name.clone() })
         });
         set.await?.map(|set| (*set).clone()).ok_or_else(|| ManagerError::Unknown("the limit is gone again".to_owned()))
     }

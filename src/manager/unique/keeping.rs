@@ -91,7 +91,7 @@ mod tests {
     use crate::clock::{Clock, ManualClock, Timestamp};
     use crate::job::{Actor, Conditions, JobSpec, JobState, Kind, QueueName, UniqueKey};
     use crate::manager::unique::holder::record_key;
-    use crate::manager::{ManagerConfig, NewJob};
+    use crate::manager::{Caller, ManagerConfig, NewJob};
     use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
     use crate::store::record::body;
     use crate::store::{RecordWrite, Store};
@@ -114,17 +114,17 @@ mod tests {
         let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
         let manager =
             Manager::start(Arc::clone(&store), Arc::clone(&clock) as Arc<dyn Clock>, ManagerConfig::default());
-        let actor = Actor::system("tester");
+        let caller = Caller::system("tester");
         let mut ids = Vec::new();
         for text in ["ended", "live", "returned"] {
-            let submitted = manager.submit(&actor, vec![new_job(text)]).await.remove(0).expect("submitted");
+            let submitted = manager.submit(&caller, vec![new_job(text)]).await.remove(0).expect("submitted");
             ids.push(submitted.job.versioned.job.id.clone());
         }
         for id in [&ids[0], &ids[2]] {
-            manager.cancel(&actor, id, None).await.expect("cancelled");
+            manager.cancel(&caller, id, None).await.expect("cancelled");
         }
-        manager.retry(&actor, &ids[2], None).await.expect("retried");
-        manager.cancel(&actor, &ids[2], None).await.expect("cancelled");
+        manager.retry(&caller, &ids[2], None).await.expect("retried");
+        manager.cancel(&caller, &ids[2], None).await.expect("cancelled");
         // Of a job that was never created.
         let mut left = Holder::new(&manager.get(&ids[0]).await.expect("a job").versioned.job, false, clock.now());
         left.announced.job = JobId::new("never").expect("an id");

@@ -29,7 +29,7 @@ impl Manager {
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::AlreadyFinal`].
     pub async fn hold(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
-        self.update_one(id, |job, now| job.hold(caller, reason.clone(), now)).await
+        self.change_by(caller, id, |job, now| job.hold(&caller.name, reason.clone(), now)).await
     }
 
     /// Lets a held job go.
@@ -37,7 +37,7 @@ impl Manager {
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::AlreadyFinal`].
     pub async fn unhold(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
-        self.update_one(id, |job, now| job.unhold(caller, reason.clone(), now)).await
+        self.change_by(caller, id, |job, now| job.unhold(&caller.name, reason.clone(), now)).await
     }
 
     /// Makes a waiting job due now.
@@ -45,7 +45,7 @@ impl Manager {
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::AlreadyFinal`], [`Refusal::NotAvailable`].
     pub async fn run_now(&self, caller: &Caller, id: &JobId, reason: Option<&str>) -> Result<Versioned, ManagerError> {
-        self.update_one(id, |job, now| job.run_now(caller, reason, now)).await
+        self.change_by(caller, id, |job, now| job.run_now(&caller.name, reason, now)).await
     }
 
     /// Edits a job that has not ended.
@@ -59,7 +59,7 @@ impl Manager {
         edit: &Edit,
         reason: Option<&str>,
     ) -> Result<Versioned, ManagerError> {
-        self.update_one(id, |job, now| job.edit(edit, caller, reason, now)).await
+        self.change_by(caller, id, |job, now| job.edit(edit, &caller.name, reason, now)).await
     }
 
     /// Edits a job in exactly this version.
@@ -74,7 +74,8 @@ impl Manager {
         reason: Option<&str>,
     ) -> Result<Versioned, ManagerError> {
         let id = known.job.id.clone();
-        let mut edited = match known.job.edit(edit, caller, reason, self.shared.clock.now())? {
+        self.check_own(caller, &known.job).await?;
+        let mut edited = match known.job.edit(edit, &caller.name, reason, self.shared.clock.now())? {
             Change::To(edited) => edited,
             Change::Already => return Ok(known),
         };
@@ -92,7 +93,9 @@ impl Manager {
     /// # Errors
     /// [`ManagerError::NotFound`]; [`Refusal::NotEnded`], [`Refusal::NeverCreated`]; and those of a submission.
     pub async fn rerun(&self, caller: &Caller, id: &JobId, key: Option<&str>) -> Result<Submitted, ManagerError> {
-        let new = rerun_of(self.get(id).await?, caller, key)?;
+        let origin = self.get(id).await?;
+        self.check_own(caller, &origin.versioned.job).await?;
+        let new = rerun_of(origin, &caller.name, key)?;
         let unanswered = || Err(ManagerError::Unknown("the manager gave no answer".to_owned()));
         self.submit(caller, vec![new]).await.pop().unwrap_or_else(unanswered)
     }
@@ -103,7 +106,7 @@ impl Manager {
     /// [`ManagerError::NotFound`]; [`Refusal::StillRunning`].
     pub async fn delete(&self, caller: &Caller, id: &JobId, reason: Option<&str>) -> Result<(), ManagerError> {
         for _ in 0..MAX_TRIES {
-            let deleted = self.delete_each(caller, reason, slice::from_ref(id), |_| true).await.pop();
+            let deleted = self.delete_each(&caller.name, reason, slice::from_ref(id), |_| true).await.pop();
             if deleted.transpose()?.unwrap_or(false) {
                 return Ok(());
             }
@@ -192,7 +195,7 @@ impl Manager {
 }
 
 /// Returns the submission that runs an ended job again.
-fn rerun_of(origin: JobView, caller: &Caller, key: Option<&str>) -> Result<NewJob, ManagerError> {
+fn rerun_of(origin: JobView, caller: &Actor, key: Option<&str>) -> Result<NewJob, ManagerError> {
     let job = &*origin.versioned.job;
     if job.is_never_created() {
         return Err(Refusal::NeverCreated.into());
@@ -216,7 +219,7 @@ fn rerun_of(origin: JobView, caller: &Caller, key: Option<&str>) -> Result<NewJo
 }
 
 /// Returns the id of the job that runs another one again, under a caller's key for this.
-fn id_of_rerun(caller: &Caller, origin: &JobId, key: &str) -> JobId {
+fn id_of_rerun(caller: &Actor, origin: &JobId, key: &str) -> JobId {
     let name = format!("{caller}\u{0}{origin}\u{0}{key}");
     JobId::of_uuid(Uuid::new_v5(&RERUN_NAMESPACE, name.as_bytes()))
 }

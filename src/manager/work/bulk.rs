@@ -12,7 +12,7 @@ use crate::store::{Refresh, StoreError, Versioned};
 
 use super::in_pages::{BULK_SAMPLE, BulkBounds, BulkReport, Fate, InPages};
 use crate::manager::Manager;
-use crate::manager::request::ManagerError;
+use crate::manager::request::{Caller, ManagerError, Reach};
 
 /// The order in which jobs are changed. A change does not move a job within it, and jobs that are submitted meanwhile
 /// sort before the first page.
@@ -266,7 +266,8 @@ impl BulkChange {
     async fn rerun(&self, ids: Vec<JobId>, key: &str) -> Vec<Fate<ManagerError>> {
         let mut fates = Vec::with_capacity(ids.len());
         for some in ids.chunks(RERUNS_AT_ONCE) {
-            let reruns = some.iter().map(|id| self.manager.rerun(&self.order.actor, id, Some(key)));
+            let caller = Caller { name: self.order.actor.clone(), reach: Reach::All };
+            let reruns = some.iter().map(|id| self.manager.rerun(&caller, id, Some(key)));
             let reruns = join_all(reruns).await.into_iter();
             fates.extend(reruns.map(|rerun| fate(rerun.map(|submitted| submitted.created))));
         }

@@ -3,7 +3,7 @@
 //! [`handover`] does both in one write, [`update`] is the one compare-and-swap loop for every later change, and
 //! [`bulk`] changes many at once, by the loop of [`in_pages`]; [`next`] ends an attempt and claims the next job;
 //! [`return_keyed`] brings jobs with keys back from their ends; [`amend`] holds, edits, reruns and
-//! deletes. All of them go through [`write`], which also does what
+//! deletes, [`own`] keeps clients from what is not theirs. All of them go through [`write`], which also does what
 //! follows from an acknowledged write. [`named_claims`] are those that can be made again, [`known_versions`] spares the
 //! loop a read, [`pending_notices`] tells the notifier which jobs to read,
 //! and [`recalls`] tells workers which attempts have to end.
@@ -16,6 +16,7 @@ pub(crate) mod in_pages;
 mod known_versions;
 mod named_claims;
 mod next;
+mod own;
 mod pending_notices;
 pub(crate) mod recalls;
 mod return_keyed;

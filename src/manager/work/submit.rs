@@ -206,7 +206,7 @@ fn prepare(caller: &Caller, new: NewJob, inline_limit: usize, (now, is_shared): 
     let (payload, body) = Body::place(new.payload.clone(), inline_limit);
     let spec = JobSpec { fingerprint, ..new.spec };
     let run_at = new.run_at.unwrap_or(now);
-    let job = Job::submit(id, spec.shared(), payload, (run_at, new.expires_at), caller, now);
+    let job = Job::submit(id, spec.shared(), payload, (run_at, new.expires_at), &caller.name, now);
     Prepared {
         job: Arc::new(job),
         payload: new.payload,
@@ -222,7 +222,7 @@ fn prepare(caller: &Caller, new: NewJob, inline_limit: usize, (now, is_shared): 
 
 /// Returns the id that is derived from a client's idempotency key. Each client has its own keys.
 fn id_of_key(caller: &Caller, key: &str) -> JobId {
-    let name = format!("{caller}\u{0}{key}");
+    let name = format!("{}\u{0}{key}", caller.name);
     JobId::of_uuid(Uuid::new_v5(&KEY_NAMESPACE, name.as_bytes()))
 }
 

@@ -185,7 +185,7 @@ impl Manager {
             let line = line_of(&ready).cloned();
             steps.push(match taken {
                 Err(error) => Some(Step::Done(Err(error))),
-                Ok(Some(Taken::ByOther(live))) => Some(self.answer_duplicate(ready, live).await),
+                Ok(Some(Taken::ByOther(live))) => Some(self.answer_duplicate(caller, ready, live).await),
                 Ok(_) if line.as_ref().is_some_and(|line| left.contains(line)) => Some(Step::Again(ready)),
                 Ok(taken) => {
                     places.push(place);
@@ -250,7 +250,7 @@ impl Manager {
 
     /// Returns the submission as one that is written over what stands under its id.
     fn over(&self, caller: &Caller, mut ready: Prepared, stands: Versioned) -> Prepared {
-        ready.job = Arc::new(stands.job.submitted_again(&ready.job, caller, self.shared.clock.now()));
+        ready.job = Arc::new(stands.job.submitted_again(&ready.job, &caller.name, self.shared.clock.now()));
         ready.over = Some(stands);
         ready
     }
@@ -341,12 +341,15 @@ impl Manager {
     }
 
     /// Answers a submission whose key this live job holds.
-    async fn answer_duplicate(&self, ready: Prepared, live: Versioned) -> Step {
+    async fn answer_duplicate(&self, caller: &Caller, ready: Prepared, live: Versioned) -> Step {
         self.shared.work.known.learn(&live);
         match ready.duplicate.on_duplicate {
             OnDuplicate::Refuse => Step::Done(Err(ManagerError::Duplicate(live.job.id.clone()))),
             OnDuplicate::Existing => Step::Done(self.answer_live(live).await),
-            OnDuplicate::Replace => self.replace_waiting(ready, live).await,
+            OnDuplicate::Replace => match self.check_own(caller, &live.job).await {
+                Ok(()) => self.replace_waiting(ready, live).await,
+                Err(error) => Step::Done(Err(error)),
+            },
         }
     }
 

@@ -276,9 +276,9 @@ impl Manager {
     ) -> Result<Versioned, ManagerError> {
         let cancel = |job: &Job, now| {
             job.is_still_at(expected)?;
-            job.cancel(caller, reason.clone(), now)
+            job.cancel(&caller.name, reason.clone(), now)
         };
-        self.update_one(id, cancel).await
+        self.change_by(caller, id, cancel).await
     }
 
     /// Retries a failed, cancelled or expired job.
@@ -287,13 +287,13 @@ impl Manager {
     /// [`ManagerError::NotFound`]; [`Refusal::NotRetryable`], [`Refusal::NeverCreated`]; [`ManagerError::Duplicate`]
     /// when another job of its unique key waits or runs.
     pub async fn retry(&self, caller: &Caller, id: &JobId, reason: Option<String>) -> Result<Versioned, ManagerError> {
-        let retry = |job: &Job, now| job.retry(caller, reason.clone(), now);
+        let retry = |job: &Job, now| job.retry(&caller.name, reason.clone(), now);
         let decide = |job: &Job, now| match job.spec.is_keyed() {
             // It takes its keys first, and is left alone for now.
             true => Ok(Change::Already),
             false => Ok(Change::To(Box::new(retry(job, now)?))),
         };
-        let found = self.update_one(id, decide).await?;
+        let found = self.change_by(caller, id, decide).await?;
         match found.job.spec.is_keyed() {
             true => self.return_keyed(found, |job| retry(job, self.shared.clock.now())).await,
             false => Ok(found),

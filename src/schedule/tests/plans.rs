@@ -25,6 +25,7 @@ pub(super) fn schedule(name: &str, fields: &str) -> Schedule {
         period_since: at(0),
         paused: None,
         created_at: at(0),
+        created_by: None,
         updated_at: at(0),
         course: Course { next_due_at, ..Course::default() },
     }

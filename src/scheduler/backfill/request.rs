@@ -6,10 +6,10 @@ use uuid::Uuid;
 
 use super::order::{KIND, MAX_DUE_TIMES, Order};
 use crate::clock::Timestamp;
-use crate::job::{IdempotencyKey, JobId, JobSpec, Json, Kind, QueueName, RetryPolicy, ScheduleId};
+use crate::job::{Actor, IdempotencyKey, JobId, JobSpec, Json, Kind, QueueName, RetryPolicy, ScheduleId};
 use crate::manager::{Caller, ManagerError, NewJob};
 use crate::schedule::{Fault, HORIZON, Timetable};
-use crate::scheduler::schedules::{ScheduleError, Schedules, timetable};
+use crate::scheduler::schedules::{ScheduleError, Schedules, check_own, timetable};
 use crate::scheduler::trigger;
 use crate::store::Versioned;
 
@@ -65,6 +65,7 @@ impl Schedules {
         new: NewBackfill,
     ) -> Result<StartedBackfill, ScheduleError> {
         let schedule = self.get(id).await?.schedule;
+        check_own(caller, &schedule)?;
         let (from, to, max_concurrent) = (new.from, new.to, new.max_concurrent);
         let due = count(&timetable(&schedule)?, (from, to), self.clock.now());
         let due = due.map_err(|fault| ScheduleError::Invalid(vec![fault]))?;
@@ -82,7 +83,7 @@ impl Schedules {
             })
         };
         match &new.idempotency_key {
-            Some(key) => self.start_under_key(caller, id_of_key(caller, id, key), (order, job)).await,
+            Some(key) => self.start_under_key(caller, id_of_key(&caller.name, id, key), (order, job)).await,
             None => self.start_numbered(caller, &order, job).await,
         }
     }
@@ -186,7 +187,7 @@ fn choose<'a>(ids: &'a [JobId], found: &'a [Option<Versioned>]) -> Choice<'a> {
     free.or_else(first_ended).unwrap_or(Choice::Free(&ids[0]))
 }
 
-fn id_of_key(caller: &Caller, schedule: &ScheduleId, key: &IdempotencyKey) -> JobId {
+fn id_of_key(caller: &Actor, schedule: &ScheduleId, key: &IdempotencyKey) -> JobId {
     derived(&format!("key\u{0}{schedule}\u{0}{caller}\u{0}{key}"))
 }
 

@@ -67,12 +67,13 @@ pub(super) fn schedule() -> impl Strategy<Value = StoredSchedule> {
         },
     );
     let paused = (time(), name(Actor::new), ".*").prop_map(|(at, by, reason)| SchedulePause { at, by, reason });
-    let rest = (any::<u64>(), time(), option::of(paused), time(), time(), course());
+    let rest = (any::<u64>(), time(), option::of(paused), (time(), option::of(name(Actor::new))), time(), course());
     (name(ScheduleId::new), definition, rest, any::<u64>(), any::<u64>()).prop_map(
         |(id, definition, rest, primary_term, seq_no)| {
-            let (revision, period_since, paused, created_at, updated_at, course) = rest;
+            let (revision, period_since, paused, (created_at, created_by), updated_at, course) = rest;
             let definition = Arc::new(definition);
-            let schedule = Schedule { id, definition, revision, period_since, paused, created_at, updated_at, course };
+            let schedule =
+                Schedule { id, definition, revision, period_since, paused, created_at, created_by, updated_at, course };
             let version = Version { place: Place::Main, primary_term, seq_no };
             StoredSchedule { schedule: Arc::new(schedule), version }
         },

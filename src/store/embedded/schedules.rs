@@ -4,7 +4,7 @@
 //! schedule does not have are left out of its serde form, which only a format that names its fields can read. The text
 //! has the id as well, which must be that of the key.
 //!
-//! The log has one that was created or defined anew in the same way, and of any other all but its definition
+//! The log has one that was created or defined anew in the same way, and of any other all but its definition and creator
 //! ([`Rest`]): a schedule goes on whenever it is due, and its definition may have the body of a call.
 //!
 //! The keys of each [`Index`] are in the order in which schedules are listed by it, and each has the schedule's id, so
@@ -100,7 +100,7 @@ pub(super) fn parse(text: &str) -> Result<Arc<Schedule>, String> {
     serde_json::from_str(text).map(Arc::new).map_err(|error| error.to_string())
 }
 
-/// All of a schedule but its id and its definition. A field that is added to the schedule does not compile until it has
+/// All of a schedule but its id, its definition and its creator. A field that is added to the schedule does not compile until it has
 /// its place here.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rest {
@@ -114,13 +114,15 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Returns what `after` has beside its definition, if that is the one that `before` has.
+    /// Returns what `after` has beside its definition and its creator, if these are those that `before` has.
     ///
     /// # Errors
     /// [`Corrupt`] when it cannot be written.
     pub(super) fn since(before: Option<&Schedule>, after: &Schedule) -> Result<Option<Self>, Corrupt> {
-        let Schedule { id, definition, revision, period_since, paused, created_at, updated_at, course } = after;
-        if before.is_none_or(|before| !is_same(&before.definition, definition)) {
+        let Schedule { id, definition, revision, period_since, paused, created_at, created_by, updated_at, course } =
+            after;
+        let goes_on = |before: &Schedule| is_same(&before.definition, definition) && before.created_by == *created_by;
+        if !before.is_some_and(goes_on) {
             return Ok(None);
         }
         let course = serde_json::to_string(course);
@@ -134,15 +136,15 @@ impl Rest {
         }))
     }
 
-    /// Returns the schedule with this and the definition that it had before.
+    /// Returns the schedule with this, and the definition and the creator that it had before.
     ///
     /// # Errors
     /// Why it is none.
     pub(super) fn applied_to(self, before: &Schedule) -> Result<Schedule, String> {
         let Self { revision, period_since, paused, created_at, updated_at, course } = self;
         let course = serde_json::from_str(&course).map_err(|error| format!("the schedule {}: {error}", before.id))?;
-        let (id, definition) = (before.id.clone(), Arc::clone(&before.definition));
-        Ok(Schedule { id, definition, revision, period_since, paused, created_at, updated_at, course })
+        let Schedule { id, definition, created_by, .. } = before.clone();
+        Ok(Schedule { id, definition, revision, period_since, paused, created_at, created_by, updated_at, course })
     }
 }
 

@@ -20,6 +20,7 @@
 //! | 7       | that a member does not stand for election                                                |
 //! |         | answers to messages that prove that the member has the secret                            |
 //! | 8       | the names of tokens beside workers, in leases and histories                              |
+//! |         | who created a schedule                                                                   |
 //!
 //! A member with version 2 reads the members of version 3, and leaves out what it does not know: a group all of whose
 //! members went back to version 2 may have forgotten its version and, but for their seals, its identity. Once all know
@@ -59,7 +60,8 @@ pub(super) const REBUILDS: u32 = 7;
 /// The version from which on members say that they do not stand for election.
 pub(super) const DECLINES: u32 = 7;
 
-/// The version from which on leases and histories have the names of tokens beside workers.
+/// The version from which on leases and histories have the names of tokens beside workers, and schedules that of
+/// who created them.
 pub(super) const HOLDERS: u32 = 8;
 
 /// In which term, and since when, a leader has heard that all members know a version from which their group cannot go

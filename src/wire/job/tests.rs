@@ -79,7 +79,7 @@ fn text(out: &JobAnswer<'_>) -> String {
 #[test]
 fn what_the_server_writes_is_what_the_public_type_reads_and_writes() {
     let versioned = full();
-    let written = text(&JobAnswer::from(&versioned));
+    let written = text(&JobAnswer::of(&versioned, Sight::Everything));
     let read: Job = serde_json::from_str(&written).expect("the public type reads it");
     assert_eq!(serde_json::to_string(&read).expect("json"), written);
     assert_eq!(read.lease.as_ref().map(|lease| lease.fence), Some(3));
@@ -89,7 +89,7 @@ fn what_the_server_writes_is_what_the_public_type_reads_and_writes() {
 #[test]
 fn a_body_goes_out_as_it_came_in() {
     let versioned = full();
-    assert!(text(&JobAnswer::from(&versioned)).contains(r#""payload":{"n": 1.50},"#));
+    assert!(text(&JobAnswer::of(&versioned, Sight::Everything)).contains(r#""payload":{"n": 1.50},"#));
 }
 
 #[test]
@@ -97,17 +97,17 @@ fn a_body_kept_apart_is_left_out_of_a_list_and_given_in_a_view() {
     let mut versioned = full();
     let reference = job::BodyRef { id: job::BodyId(uuid::Uuid::nil()), bytes: 5000 };
     Arc::make_mut(&mut versioned.job).payload = Body::Stored(reference);
-    assert!(!text(&JobAnswer::from(&versioned)).contains("\"payload\""));
+    assert!(!text(&JobAnswer::of(&versioned, Sight::Everything)).contains("\"payload\""));
 
     let payload = Some(Json::parse("[1]".to_owned()).expect("json"));
     let view = JobView { versioned, payload, result: None };
-    let written = text(&JobAnswer::from(&view));
+    let written = text(&JobAnswer::with_bodies(&view, Sight::Everything));
     assert!(written.contains(r#""payload":[1],"#) && written.contains(r#""result":null,"#), "{written}");
 }
 
 #[test]
 fn times_are_rfc_3339_with_milliseconds() {
-    assert!(text(&JobAnswer::from(&full())).contains(r#""run_at":"1970-01-01T00:00:00.005Z""#));
+    assert!(text(&JobAnswer::of(&full(), Sight::Everything)).contains(r#""run_at":"1970-01-01T00:00:00.005Z""#));
 }
 
 #[test]
@@ -128,11 +128,33 @@ fn the_fields_that_can_be_asked_for_are_those_that_are_given() {
         }
     }
     let job = full();
-    let value: serde_json::Value = serde_json::from_str(&text(&JobAnswer::from(&job))).expect("JSON");
+    let value: serde_json::Value = serde_json::from_str(&text(&JobAnswer::of(&job, Sight::Everything))).expect("JSON");
     let mut given = Vec::new();
     walk("", &value, &mut given);
     given.sort();
     let mut known = JOB_FIELDS.clone();
     known.sort_unstable();
     assert_eq!(given, known);
+}
+
+#[test]
+fn a_reader_sees_all_but_secrets_and_who_does_not_read_the_course_of_the_job() {
+    let mut versioned = full();
+    let payload = Json::parse(r#"{"command":"a","env":{"TOKEN":"s3cret"}}"#.to_owned()).expect("json");
+    Arc::make_mut(&mut versioned.job).payload = Body::Inline(payload.clone());
+    let seen = |sight| serde_json::to_value(JobAnswer::of(&versioned, sight)).expect("JSON");
+    let (everything, reader, course) = (seen(Sight::Everything), seen(Sight::Reader), seen(Sight::Course));
+    let differences = |one: &serde_json::Value, other: &serde_json::Value| -> Vec<String> {
+        let fields = one.as_object().expect("an object").iter();
+        fields.filter(|(name, value)| other.get(name) != Some(value)).map(|(name, _)| name.clone()).collect()
+    };
+    assert_eq!(differences(&everything, &reader), ["notify", "payload"]);
+    assert_eq!(reader["payload"]["env"]["TOKEN"], "***");
+    assert_eq!((&reader["notify"][0]["url"], &reader["notify"][0]["format"]), (&"***".into(), &"slack".into()));
+    // What is written by people and by workers is for those who may read; a result is null here, and then left out.
+    let texts = ["error", "history", "hold", "labels", "notify", "orphan", "owner", "payload", "progress", "result"];
+    assert_eq!(differences(&everything, &course), texts);
+    let view = JobView { versioned, payload: Some(payload), result: Json::of(&"s3cret").ok() };
+    assert!(!text(&JobAnswer::with_bodies(&view, Sight::Course)).contains("s3cret"));
+    assert!(text(&JobAnswer::with_bodies(&view, Sight::Reader)).contains(r#"{"TOKEN":"***"}"#));
 }

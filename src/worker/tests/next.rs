@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::manager::{ClaimOrder, ManagerError};
+use crate::manager::{Caller, ClaimOrder, ManagerError};
 use crate::worker::in_process::delivered;
 
 /// What happens to a call that ends attempts.
@@ -204,7 +204,7 @@ async fn jobs_of_an_unanswered_call_are_not_forgotten_when_its_ends_do_not_count
     let service = Service::new(&bed, [Trouble::HeldAndUnanswered]);
     let running = Running::start(service.clone(), narrow());
     service.held.acquire().await.expect("open").forget();
-    bed.manager.retry(&Actor::system("test"), &failed, None).await.expect("retried");
+    bed.manager.retry(&Caller::system("test"), &failed, None).await.expect("retried");
     let elsewhere = ClaimRequest {
         worker_id: name("elsewhere"),
         bearer: None,

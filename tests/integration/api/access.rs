@@ -25,6 +25,7 @@ pub(super) fn of_each_role() -> Access {
         name: Actor::new(format!("{}-token", role.as_str())).expect("a name"),
         roles: BTreeSet::from([role]),
         sha256: token_hash(&format!("secret-{}", role.as_str())),
+        may_edit_others: false,
     };
     Access::new(ROLES.map(token).to_vec()).expect("tokens")
 }

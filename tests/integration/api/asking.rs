@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::api::Limits;
 use leasehold::client::{ClientError, CountQuery, Export, JobQuery, StatsQuery};
 use leasehold::job::{Actor, Kind, QueueName};
-use leasehold::manager::NewJob;
+use leasehold::manager::{Caller, NewJob};
 use leasehold::wire::{BulkChange, BulkFilter, CompleteJob, StatsRow, SubmitJob};
 use serde_json::Value;
 
@@ -344,7 +344,7 @@ async fn the_systems_own_jobs_are_seen_only_by_those_who_ask_for_them() {
     client.submit(&SubmitJob::new("q", "k")).await.expect("submitted");
     let of_the_system =
         || NewJob::new(QueueName::system("leasehold.notifications"), Kind::system("leasehold.delivery"));
-    let submitted = server.manager.submit(&Actor::system("system"), vec![of_the_system(), of_the_system()]).await;
+    let submitted = server.manager.submit(&Caller::system("system"), vec![of_the_system(), of_the_system()]).await;
     let id = submitted[0].as_ref().expect("submitted").job.versioned.job.id.to_string();
 
     let count = async |jobs: JobQuery| client.count(&CountQuery { jobs, by: Vec::new() }).await.expect("a count").total;

@@ -30,6 +30,7 @@ async fn guarded(tokens: &[(&'static str, &[Role])], limits: Limits) -> Server {
         name: Actor::system(name),
         roles: roles.iter().copied().collect(),
         sha256: token_hash(name),
+        may_edit_others: false,
     };
     let access = Access::new(tokens.iter().map(token).collect()).expect("tokens");
     Server::start_with(Setup { access, limits, ..Setup::default() }).await

@@ -149,6 +149,7 @@ async fn crowded_within(read_within: Duration) -> (Server, TcpStream) {
         name: Actor::system(name),
         roles: roles.iter().copied().collect(),
         sha256: token_hash(name),
+        may_edit_others: false,
     };
     let tokens = vec![token("worker", &[Role::Work, Role::Read]), token("operator", &[Role::Admin])];
     let access = Access::new(tokens).expect("tokens");

@@ -88,6 +88,7 @@ async fn who_may_not_read_hears_nothing() {
         name: Actor::new(name).expect("a name"),
         roles: [role].into(),
         sha256: token_hash(secret),
+        may_edit_others: false,
     };
     let tokens = vec![token("reader", Role::Read, "r"), token("worker", Role::Work, "w")];
     let access = Access::new(tokens).expect("tokens");

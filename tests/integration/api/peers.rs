@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use leasehold::clock::{Clock, SystemClock, Timestamp};
 use leasehold::job::Actor;
-use leasehold::manager::{Claimed, Manager, ManagerConfig};
+use leasehold::manager::{Caller, Claimed, Manager, ManagerConfig};
 use leasehold::peers::{HINTS_PATH, Hints, PeerCall, PeerSecret, Signer};
 use leasehold::store::Store;
 use leasehold::wire::{ClaimJobs, SubmitJob};
@@ -61,7 +61,7 @@ fn wait_for_a_job(manager: &Manager) -> tokio::task::JoinHandle<Claimed> {
 
 async fn submit(manager: &Manager) {
     let job = SubmitJob::new("q", "k").into_new_job().expect("a job");
-    manager.submit(&Actor::system("test"), vec![job]).await.remove(0).expect("the job is taken");
+    manager.submit(&Caller::system("test"), vec![job]).await.remove(0).expect("the job is taken");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -49,6 +49,7 @@ async fn only_administrators_set_anything_for_a_queue() {
         name: Actor::new(format!("{}-token", role.as_str())).expect("a name"),
         roles: BTreeSet::from([role]),
         sha256: token_hash(&format!("secret-{}", role.as_str())),
+        may_edit_others: false,
     };
     let tokens = [Role::Read, Role::Submit, Role::Work, Role::Admin].map(token).to_vec();
     let access = Access::new(tokens).expect("tokens");

@@ -38,7 +38,8 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("schedule/period.rs", &["next_after"]),
     ("schedule/text.rs", &["parse"]),
     ("wire/cookie.rs", &["authority"]),
-    ("wire/job.rs", &["collect_fields", "from"]),
+    ("wire/hidden.rs", &["copy"]),
+    ("wire/job.rs", &["collect_fields"]),
     ("wire/selected.rs", &["part_of"]),
 ];
 

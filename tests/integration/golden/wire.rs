@@ -71,7 +71,7 @@ fn jobs_are_answered_as_recorded() {
         .map(|state| job::Job { state, ..sample::submitted("job-7").as_ref().clone() });
     let answer = |(name, job): (&str, job::Job)| {
         let versioned = Versioned { job: Arc::new(job), version };
-        let answer = serde_json::to_string_pretty(&JobAnswer::from(&versioned)).expect("JSON");
+        let answer = serde_json::to_string_pretty(&JobAnswer::of(&versioned, Sight::Everything)).expect("JSON");
         (format!("{name}-{}.json", versioned.job.state.name()), answer + "\n")
     };
     check("jobs", &full.map(|job| ("full", job)).chain(bare.map(|job| ("bare", job))).map(answer).collect());

@@ -172,6 +172,7 @@ impl Dice {
             period_since: now,
             paused: self.perhaps(|dice| dice.pause(now)),
             created_at: self.time(now),
+            created_by: None,
             updated_at: self.time(now),
             course: Course {
                 next_due_at: self.perhaps(|dice| dice.time(now)),

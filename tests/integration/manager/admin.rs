@@ -9,7 +9,7 @@ use super::*;
 const REASON: &str = "host7 burnt down";
 
 fn order(action: BulkAction) -> BulkOrder {
-    BulkOrder { action, actor: caller(), reason: REASON.to_owned() }
+    BulkOrder { action, actor: caller().name, reason: REASON.to_owned() }
 }
 
 pub(super) fn everything() -> BulkSelection {
@@ -62,7 +62,7 @@ pub(super) async fn an_administrator_takes_a_job_from_its_worker_and_the_history
         let held = site.claim_one().await;
         assert_eq!(held.job.id, id);
         let release = |fence| AdminRelease {
-            actor: caller(),
+            actor: caller().name,
             reason: REASON.to_owned(),
             then,
             expected_fence: Some(Fence::new(fence)),
@@ -74,7 +74,7 @@ pub(super) async fn an_administrator_takes_a_job_from_its_worker_and_the_history
         let job = site.job(&id).await;
         let entry = latest(&job);
         assert_eq!((entry.to, entry.event), (state, event));
-        assert_eq!((&entry.actor, entry.reason.as_deref()), (&caller(), Some(REASON)));
+        assert_eq!((&entry.actor, entry.reason.as_deref()), (&caller().name, Some(REASON)));
         assert!(is_lease_lost(&site.finish(&held, completed("1")).await), "its worker is not heard any more");
         site.change(BulkAction::Cancel, &everything()).await;
     }
@@ -94,7 +94,7 @@ pub(super) async fn many_jobs_are_counted_before_they_are_changed_and_only_those
     for id in &ours {
         let job = site.job(id).await;
         assert_eq!((latest(&job).to, latest(&job).reason.as_deref()), (JobState::Cancelled, Some(REASON)));
-        assert_eq!(latest(&job).actor, caller());
+        assert_eq!(latest(&job).actor, caller().name);
     }
     assert_eq!(site.state(&others[0]).await, JobState::Available);
     assert!(site.claim(claim(10)).await.is_empty(), "what was cancelled is not handed out");

@@ -23,7 +23,7 @@ fn keyed() -> NewJob {
 pub(super) async fn a_held_job_is_not_claimed_and_goes_on_at_once_when_it_is_let_go(site: Site) {
     let id = id_of(&site.submit(new_job()).await);
     let held = site.manager.hold(&caller(), &id, Some("wrong month".to_owned())).await.expect("held");
-    assert_eq!(held.job.hold.as_ref().map(|hold| &hold.by), Some(&caller()));
+    assert_eq!(held.job.hold.as_ref().map(|hold| &hold.by), Some(&caller().name));
     assert!(site.claim(claim(1)).await.is_empty());
     site.engine.settle().await;
     let elsewhere = site.another_manager().claim(claim(1)).await.expect("an answer");

@@ -355,7 +355,8 @@ pub(super) async fn a_released_job_leaves_its_slot(site: Site) {
     site.finish(&first, released).await.expect("accepted");
     let second = site.claim_until(1).await.remove(0);
     assert_ne!(second.job.id, first.job.id);
-    let order = AdminRelease { actor: caller(), reason: "gone".to_owned(), then: Then::Fail, expected_fence: None };
+    let order =
+        AdminRelease { actor: caller().name, reason: "gone".to_owned(), then: Then::Fail, expected_fence: None };
     site.manager.admin_release(&second.job.id, order).await.expect("released");
     assert!(site.holders("key:db").await.is_empty());
 }

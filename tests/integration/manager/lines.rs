@@ -151,7 +151,7 @@ pub(super) async fn a_job_that_returns_from_its_end_goes_to_the_end_of_its_line(
     let returned = site.manager.retry(&caller(), &jobs[0], None).await.expect("retried");
     let seq = |job: &leasehold::job::Job| job.spec.ordering().expect("a place").seq;
     assert_eq!(seq(&returned.job), 4);
-    let order = BulkOrder { action: BulkAction::Retry, actor: caller(), reason: "again".to_owned() };
+    let order = BulkOrder { action: BulkAction::Retry, actor: caller().name, reason: "again".to_owned() };
     let selection = BulkSelection { filter: Filter::default(), ids: vec![jobs[1].clone()] };
     let bounds = BulkBounds { max_items: 10, within: PATIENCE, after: None };
     assert_eq!(site.manager.bulk_change(order, &selection, bounds).await.expect("done").changed, 1);
@@ -294,7 +294,7 @@ pub(super) async fn a_place_is_not_waited_for_whose_job_was_to_return_and_its_la
     let cancelled = site.manager.cancel(&caller(), &first, None).await.expect("cancelled");
     is_about_to(&site, 3, &[first.as_str()], true).await;
     let second = id(&site.submit(ordered("a")).await);
-    let returned = cancelled.job.retry(&caller(), None, site.clock.now()).expect("retryable");
+    let returned = cancelled.job.retry(&caller().name, None, site.clock.now()).expect("retryable");
     let returned = Arc::new(placed(&returned, first.as_str(), 2, 2));
     let late = Write::Replace { job: returned, expected: cancelled.version, bodies: vec![] };
     let late = site.store.write(vec![late]).await.remove(0);

@@ -67,7 +67,8 @@ async fn many_ends_and_the_next_claims_go_in_one_call(site: Site) {
     let mut first = site.claim(claim(3)).await;
     assert_eq!(first.len(), 3);
     let lost = first.pop().expect("a job");
-    let order = AdminRelease { actor: caller(), reason: "test".to_owned(), then: Then::Fail, expected_fence: None };
+    let order =
+        AdminRelease { actor: caller().name, reason: "test".to_owned(), then: Then::Fail, expected_fence: None };
     site.manager.admin_release(&lost.job.id, order).await.expect("released");
     let finishes = first.iter().chain([&lost]).map(done).collect();
     let (ended, claimed) = site.finish_and_claim(finishes, claim(9)).await;

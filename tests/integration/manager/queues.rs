@@ -80,11 +80,11 @@ async fn a_queue_keeps_who_paused_it_since_when_and_why(site: Site) {
     let since = site.clock.now();
     pause(&site.manager).await;
     site.clock.advance(Duration::from_secs(60));
-    let other = Actor::new("other").expect("a name");
+    let other = Caller::system("other");
     site.manager.pause(&other, &queue(), None).await.expect("paused already");
     let status = site.manager.queue(&queue()).await.expect("answered");
     let kept = status.pause.expect("paused");
-    assert_eq!((kept.since, kept.by, kept.reason.as_deref()), (since, caller(), Some("repairs")));
+    assert_eq!((kept.since, kept.by, kept.reason.as_deref()), (since, caller().name, Some("repairs")));
     let listed = site.manager.queues().await.expect("answered");
     assert_eq!(listed.len(), 1, "a queue with settings is listed without any job");
     site.manager.resume(&queue()).await.expect("resumed");

@@ -135,7 +135,7 @@ pub(super) async fn a_job_returns_only_if_no_other_has_its_unique_key(site: Site
     let refused = site.manager.retry(&caller(), &first, None).await;
     assert!(matches!(&refused, Err(ManagerError::Duplicate(other)) if *other == second), "{refused:?}");
     let retry_all = async || {
-        let order = BulkOrder { action: BulkAction::Retry, actor: caller(), reason: "again".to_owned() };
+        let order = BulkOrder { action: BulkAction::Retry, actor: caller().name, reason: "again".to_owned() };
         let selection = BulkSelection { filter: Filter::default(), ids: vec![first.clone()] };
         let bounds = BulkBounds { max_items: 10, within: PATIENCE, after: None };
         site.manager.bulk_change(order, &selection, bounds).await.expect("done")
@@ -210,7 +210,7 @@ pub(super) async fn a_key_is_taken_from_a_job_that_was_to_return_and_its_late_re
     let cancelled = site.manager.cancel(&caller(), &first, None).await.expect("cancelled");
     is_about_to(&site, first.as_str(), true).await;
     let second = id(&site.try_submit(unique("a")).await.expect("the first has ended"));
-    let returned = cancelled.job.retry(&caller(), None, site.clock.now()).expect("retryable");
+    let returned = cancelled.job.retry(&caller().name, None, site.clock.now()).expect("retryable");
     let late = Write::Replace { job: Arc::new(returned), expected: cancelled.version, bodies: vec![] };
     let late = site.store.write(vec![late]).await.remove(0);
     assert!(matches!(late, Err(WriteError::Conflict(Some(_)))), "{late:?}");

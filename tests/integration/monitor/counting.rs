@@ -65,8 +65,10 @@ async fn a_scan_goes_on_where_the_run_before_it_had_to_stop() {
     let ended = |number: usize| {
         let id = JobId::new(format!("ended-{number}")).expect("a name");
         let now = site.clock.now();
-        let job = Job::submit(id, Arc::new(spec()), Body::Empty, (now, None), &caller(), now);
-        let Ok(leasehold::job::Change::To(mut ended)) = job.cancel(&caller(), None, now) else { panic!("not ended") };
+        let job = Job::submit(id, Arc::new(spec()), Body::Empty, (now, None), &caller().name, now);
+        let Ok(leasehold::job::Change::To(mut ended)) = job.cancel(&caller().name, None, now) else {
+            panic!("not ended")
+        };
         ended.announce(&job, |_| true);
         assert!(!ended.is_settled());
         Write::Create { job: Arc::from(ended), bodies: vec![] }

@@ -11,6 +11,7 @@ use leasehold::clock::{Clock, Timestamp};
 use leasehold::executor::webhook::{EventData, ScheduleEvent};
 use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
 use leasehold::job::{Actor, NoticeFormat, Owner, QueueName, ScheduleId};
+use leasehold::manager::Caller;
 use leasehold::notify::{NewSubscription, Notifier, QUEUE};
 use leasehold::query::kql::Expression;
 use leasehold::schedule::{Schedule, ScheduleEventName, Trouble};
@@ -51,7 +52,7 @@ impl Site {
 
     async fn put(&self, name: &str, fields: Value) -> ScheduleId {
         let new = NewSchedule { id: id(name), definition: definition(&fields), paused: false };
-        self.schedules.put(&Actor::system("test"), new, true, None).await.expect("stored");
+        self.schedules.put(&Caller::system("test"), new, true, None).await.expect("stored");
         id(name)
     }
 
@@ -277,7 +278,7 @@ async fn an_alert_names_the_schedule_that_is_paused_and_ends_when_it_is_resumed(
     receiver.until(|receiver| !receiver.came().is_empty(), || site.base.clock.advance(STEP)).await;
     called.answer_always(StatusCode::OK);
     assert_eq!(site.schedules.in_trouble().last(), Some(&(schedule.clone(), Trouble::Paused)));
-    site.schedules.resume(&Actor::system("somebody"), &schedule).await.expect("resumed");
+    site.schedules.resume(&Caller::system("somebody"), &schedule).await.expect("resumed");
     receiver.until(|receiver| receiver.came().len() >= 2, || site.base.clock.advance(STEP)).await;
     site.shutdown(scheduler).await;
 
@@ -329,7 +330,7 @@ async fn a_target_that_may_not_be_called_is_refused_with_the_schedule(site: Site
     let mut fields = hourly(&site);
     fields["notify"] = json!([{"url": "https://example.org/"}, {"url": "http://127.0.0.1:1/"}]);
     let new = NewSchedule { id: id("inside"), definition: definition(&fields), paused: false };
-    let refused = schedules.put(&Actor::system("test"), new, true, None).await;
+    let refused = schedules.put(&Caller::system("test"), new, true, None).await;
     assert!(
         matches!(&refused, Err(ScheduleError::Invalid(faults)) if faults[0].field == "notify[1].url"),
         "{refused:?}"

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use leasehold::clock::{Clock as _, Timestamp};
 use leasehold::job::{Actor, JobId, JobState, Priority, QueueName, ScheduleId, WorkerId};
-use leasehold::manager::{ClaimOrder, ClaimRequest, Finish, Manager, Outcome as End};
+use leasehold::manager::{Caller, ClaimOrder, ClaimRequest, Finish, Manager, Outcome as End};
 use leasehold::scheduler::{
     BackfillReport, DueTime, NewBackfill, NewSchedule, Outcome, ScheduleError, Schedules, StartedBackfill, trigger,
 };
@@ -51,7 +51,7 @@ fn between(from: i64, to: i64, max_concurrent: usize) -> NewBackfill {
 }
 
 async fn ask(schedules: &Schedules, schedule: &ScheduleId, new: NewBackfill) -> StartedBackfill {
-    schedules.backfill(&Actor::system("test"), schedule, new).await.expect("it is started")
+    schedules.backfill(&Caller::system("test"), schedule, new).await.expect("it is started")
 }
 
 /// Puts a schedule that is not due by itself, however long the test takes.
@@ -333,7 +333,7 @@ async fn a_backfill_goes_on_wherever_its_process_ended(site: Site) {
 
 async fn a_pause_lets_a_backfill_go_on_and_a_change_or_a_removal_stops_it(site: Site) {
     let scheduler = site.scheduler();
-    let caller = Actor::system("test");
+    let caller = Caller::system("test");
     let fields = |queue: &str| {
         let action = json!({"type": "job", "job": {"queue": queue, "kind": "k"}});
         json!({"action": action, "period": every(MINUTE)})
@@ -356,7 +356,7 @@ async fn a_pause_lets_a_backfill_go_on_and_a_change_or_a_removal_stops_it(site: 
     scheduler.schedules().resume(&caller, &id("paused")).await.expect("resumed");
     scheduler.schedules().pause(&caller, &id("paused"), String::new()).await.expect("paused again");
     put(&scheduler, "changed", fields("elsewhere")).await;
-    scheduler.schedules().remove(&id("removed"), None).await.expect("removed");
+    scheduler.schedules().remove(&caller, &id("removed"), None).await.expect("removed");
     let workers = ["paused", "changed", "removed"].map(|name| site.worker(name, 1));
 
     let report = site.report(&started[0]).await;
@@ -385,7 +385,7 @@ async fn a_backfill_that_is_cancelled_makes_no_more(site: Site) {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    site.manager.cancel(&Actor::system("test"), &started.id, None).await.expect("cancelled");
+    site.manager.cancel(&Caller::system("test"), &started.id, None).await.expect("cancelled");
     let ended = site.ended(&started.id).await;
     assert_eq!(ended.job.state.name(), JobState::Cancelled, "{ended:?}");
     let worker = site.worker("work", 2);
@@ -449,7 +449,7 @@ async fn the_same_backfill_is_found_while_it_is_under_way(site: Site) {
 
     let again = ask(schedules, &schedule, keyed("mine", -1)).await;
     assert_eq!((again.id, again.is_new), (under_key.id, false), "also after its end");
-    let differs = schedules.backfill(&Actor::system("test"), &schedule, keyed("mine", -2)).await;
+    let differs = schedules.backfill(&Caller::system("test"), &schedule, keyed("mine", -2)).await;
     assert!(matches!(differs, Err(ScheduleError::Manager(_))), "{differs:?}");
     let anew = ask(schedules, &schedule, between(-10, -1, 1)).await;
     assert!(anew.is_new && anew.id != first.id);
@@ -457,7 +457,7 @@ async fn the_same_backfill_is_found_while_it_is_under_way(site: Site) {
     for (new, field) in
         [(between(-1, -1, 1), "to"), (between(-1, 10_000, 1), "to"), (between(-60 * 24 * 3_650, -1, 1), "to")]
     {
-        let refused = schedules.backfill(&Actor::system("test"), &schedule, new).await;
+        let refused = schedules.backfill(&Caller::system("test"), &schedule, new).await;
         assert!(matches!(&refused, Err(ScheduleError::Invalid(faults)) if faults[0].field == field), "{refused:?}");
     }
     drop(worker);

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::executor::TargetPolicy;
 use leasehold::job::{Actor, Owner, ScheduleId};
-use leasehold::manager::{BULK_PAGE, BulkBounds, Manager, ManagerConfig};
+use leasehold::manager::{BULK_PAGE, BulkBounds, Caller, Manager, ManagerConfig};
 use leasehold::query::kql::{Expression, Zone};
 use leasehold::query::table::Table;
 use leasehold::query::{Query, ScheduleFilter};
@@ -78,7 +78,7 @@ impl Site {
             let fields = json!({"owner": owner, "action": action, "period": {"cron": "0 4 * * *"}});
             NewSchedule { id: id(&format!("{number:05}")), definition: super::definition(&fields), paused: false }
         };
-        let stored = self.schedules.put_many(&Actor::system("test"), (0..count).map(one).collect()).await;
+        let stored = self.schedules.put_many(&Caller::system("test"), (0..count).map(one).collect()).await;
         assert!(stored.iter().all(Result::is_ok));
         self.engine.settle().await;
         self.watch.refreshes.store(0, SeqCst);
@@ -96,7 +96,7 @@ impl Site {
         most: usize,
         after: Option<ScheduleId>,
     ) -> ScheduleReport {
-        let caller = Actor::new("anna").expect("an actor");
+        let caller = Caller::system("anna");
         let order = ScheduleOrder { action, caller, reason: "a move".to_owned() };
         let bounds = BulkBounds { after, max_items: most, within: Duration::from_secs(60) };
         self.schedules.change_many(order, selection, bounds).await.expect("a report")

@@ -165,7 +165,7 @@ async fn a_trigger_whose_outcome_cannot_be_noted_stays() {
 async fn triggers_of_schedules_that_cannot_be_read_or_are_gone_are_removed_all_the_same() {
     let names = ["a", "gone", "lost-zone", "spoilt", "z"];
     let (site, scheduler, meddling) = with_triggers(&names).await;
-    scheduler.schedules().remove(&id("gone"), None).await.expect("removed");
+    scheduler.schedules().remove(&Caller::system("test"), &id("gone"), None).await.expect("removed");
     let found = scheduler.schedules().get(&id("lost-zone")).await.expect("it is there");
     let mut schedule = serde_json::to_value(&*found.schedule).expect("JSON");
     schedule["definition"]["period"] = json!({"cron": "@daily", "time_zone": "Mars/Olympus"});

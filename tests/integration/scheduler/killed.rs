@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use leasehold::clock::{Clock as _, Timestamp};
 use leasehold::job::{Actor, QueueName, ScheduleId};
-use leasehold::manager::{Manager, ManagerConfig};
+use leasehold::manager::{Caller, Manager, ManagerConfig};
 use leasehold::monitor::{MonitorConfig, Scan, Scans};
 use leasehold::scheduler::{DueTime, NewSchedule, Outcome, Schedules, trigger};
 use leasehold::store::{ScheduleWrite, Store, Write};
@@ -165,7 +165,7 @@ async fn end_and_take_over(site: &Site, second: &Manager, at: (Step, Side), pass
             "margin_of_error_ms": 86_400_000, "end_at": end.to_rfc3339(),
         });
         let new = NewSchedule { id: id.clone(), definition: definition(&fields), paused: false };
-        schedules.put(&Actor::system("test"), new, false, None).await.expect("stored");
+        schedules.put(&Caller::system("test"), new, false, None).await.expect("stored");
     }
     let dying = Arc::new(Dying { at, passes: passes.into(), dead: CancellationToken::new() });
     let store = Interfered::around(site.engine.store(), &dying);

@@ -40,13 +40,13 @@ async fn a_job_is_overlapped_no_sooner_because_the_triggers_before_are_gone(site
     for name in names {
         site.until_made(&scheduler, &id(name), due(2)).await;
     }
-    scheduler.schedules().pause(&Actor::system("test"), &id("paused"), String::new()).await.expect("paused");
+    scheduler.schedules().pause(&Caller::system("test"), &id("paused"), String::new()).await.expect("paused");
     site.pass_until(due(2));
     for name in names {
         let found = site.until(&scheduler, &id(name), |found| all_ended(2)(found) && found[1].late_ms.is_some()).await;
         assert_eq!((found[1].outcome, found[1].trigger_id.is_some()), (Outcome::Skipped, true), "{name}: {found:#?}");
     }
-    scheduler.schedules().resume(&Actor::system("test"), &id("paused")).await.expect("resumed");
+    scheduler.schedules().resume(&Caller::system("test"), &id("paused")).await.expect("resumed");
     site.clock.advance(DAY + Duration::from_secs(1));
     let report = remove_triggers(&site).await;
     assert_eq!((report.removed, report.fault.is_none()), (4, true), "{report:?}");
@@ -82,7 +82,7 @@ async fn a_job_is_overlapped_no_sooner_after_a_long_row_of_missed_triggers(site:
     let table = schedule.timetable().expect("it can be read");
     for due in table.due_after(site.clock.now()).take(30) {
         let trigger = Trigger::of(&schedule, due, schedule.course.last_due_at).into_job(&schedule).expect("JSON");
-        for submitted in site.manager.submit(&Actor::system("test"), vec![trigger]).await {
+        for submitted in site.manager.submit(&Caller::system("test"), vec![trigger]).await {
             submitted.expect("made");
         }
         schedule.course.last_due_at = Some(due);

@@ -35,7 +35,7 @@ fn paused(first: u64, last: u64, count: u64) -> NotRunRange {
 
 async fn what_is_due_in_a_pause_is_skipped_and_counted_once(site: Site) {
     let site = site.by_steps_of(SHORT_STEP);
-    let (scheduler, caller) = (site.scheduler(), Actor::system("test"));
+    let (scheduler, caller) = (site.scheduler(), Caller::system("test"));
     let name = due_once(&site, &scheduler).await;
     scheduler.schedules().pause(&caller, &name, String::new()).await.expect("paused");
     site.pass_until(after(61));
@@ -67,7 +67,7 @@ async fn what_is_due_in_a_pause_is_skipped_and_counted_once(site: Site) {
 
 async fn what_was_due_in_a_pause_is_not_made_up_for_after_it(site: Site) {
     let site = site.by_steps_of(SHORT_STEP);
-    let (scheduler, caller) = (site.scheduler(), Actor::system("test"));
+    let (scheduler, caller) = (site.scheduler(), Caller::system("test"));
     let name = due_once(&site, &scheduler).await;
     // Nobody performs the trigger that was made ahead until the pause is over.
     let Running { scheduler: stopped, schedules } = scheduler;
@@ -86,7 +86,7 @@ async fn what_was_due_in_a_pause_is_not_made_up_for_after_it(site: Site) {
 }
 
 async fn a_schedule_that_cannot_be_read_any_more_stays_paused(site: Site) {
-    let (scheduler, caller) = (site.scheduler(), Actor::system("test"));
+    let (scheduler, caller) = (site.scheduler(), Caller::system("test"));
     let name = put_unreadable(&site, "lost-zone", true).await;
     let refused = scheduler.schedules().resume(&caller, &name).await;
     let Err(ScheduleError::Unreadable(of, why)) = refused else { panic!("{refused:?}") };

@@ -47,6 +47,7 @@ pub(crate) fn due(name: &str, offset: i64) -> Schedule {
         period_since: at(0),
         paused: None,
         created_at: at(0),
+        created_by: None,
         updated_at: at(0),
         course: Course { next_due_at: Some(at(offset)), ..Course::default() },
     }

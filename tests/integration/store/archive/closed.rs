@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::clock::{Clock, SystemClock, Timestamp};
 use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
 use leasehold::job::{Actor, Due, Job, JobId, JobSpec, NoticeFormat, NoticeTarget, Oversight, QueueName};
-use leasehold::manager::{Manager, ManagerConfig, NewJob};
+use leasehold::manager::{Caller, Manager, ManagerConfig, NewJob};
 use leasehold::notify::{Notifier, NotifyConfig};
 use leasehold::query::{Filter, Search, Sort};
 use leasehold::scheduler::{NewSchedule, Scheduler, SchedulerConfig, Schedules};
@@ -156,13 +156,13 @@ async fn an_old_month_that_is_closed_stops_no_schedule_and_no_webhook(site: Site
         "overlap": "allow",
     });
     let new = NewSchedule { id: scheduler::id("often"), definition: scheduler::definition(&fields), paused: false };
-    schedules.put(&Actor::system("test"), new, true, None).await.expect("stored");
+    schedules.put(&Caller::system("test"), new, true, None).await.expect("stored");
     let target = NoticeTarget { url: receiver.url(), events: Vec::new(), format: NoticeFormat::CloudEvents };
     let oversight = Oversight { notify: vec![target], ..Oversight::default() };
     let told = NewJob::of(JobSpec { oversight, queue: queue("told"), ..plain_spec() });
-    let told = manager.submit(&Actor::system("test"), vec![told]).await.remove(0).expect("submitted");
+    let told = manager.submit(&Caller::system("test"), vec![told]).await.remove(0).expect("submitted");
     let told = told.job.versioned.job.id.clone();
-    manager.cancel(&Actor::system("test"), &told, None).await.expect("cancelled");
+    manager.cancel(&Caller::system("test"), &told, None).await.expect("cancelled");
 
     let of_schedule = Filter { queues: vec![QueueName::new("work").expect("a name")], ..Filter::default() };
     let of_schedule = Filter { states: vec![leasehold::job::JobState::Available], ..of_schedule };

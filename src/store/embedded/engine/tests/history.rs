@@ -192,7 +192,18 @@ impl History {
         let paused = self.chance(20).then_some(pause);
         let definition = Arc::new(definition(owner.map(|owner| Owner::new(owner).expect("a name")), job));
         let course = Course { next_due_at: self.due(), ..Course::default() };
-        Schedule { id, definition, revision: 1, period_since: now, paused, created_at: now, updated_at: now, course }
+        let created_by = self.chance(50).then(|| Actor::system("test"));
+        Schedule {
+            id,
+            definition,
+            revision: 1,
+            period_since: now,
+            paused,
+            created_at: now,
+            created_by,
+            updated_at: now,
+            course,
+        }
     }
 
     /// A due time of few, so that some are equal.

@@ -1,0 +1,172 @@
+//! What answers show of jobs, and what stands in the place of secrets.
+//!
+//! The values of a command's `env` and the addresses in `notify` are secrets of who submitted the job: they are for the
+//! worker that claims it, and for administrators who ask.
+
+use std::borrow::Cow;
+
+use indexmap::IndexMap;
+use serde_json::value::RawValue;
+
+use crate::job::{Json, NoticeTarget};
+use crate::notify::delivery::KIND as DELIVERY;
+
+/// What stands in the place of a value that is not shown.
+pub(crate) const HIDDEN: &str = "***";
+/// Why that cannot be stored.
+pub(crate) const WAS_HIDDEN: &str = "stands for a value that was not shown: send the value itself";
+
+/// The place of a command's variables in a payload, in the job of a schedule, and of an address in the payload of a
+/// delivery and in that job.
+const ENV: &[&str] = &["env"];
+const ENV_OF_ACTION: &[&str] = &["payload", "env"];
+const ADDRESS: &[&str] = &["to", "target", "url"];
+const ADDRESS_OF_ACTION: &[&str] = &["notify", "url"];
+
+/// How much of a job an answer shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// The job's id, its place, its state and its times: for callers without the role `read`.
+    Course,
+    /// All but secrets.
+    Reader,
+    /// All of it: for the worker that claims the job, and for administrators who ask.
+    Everything,
+}
+
+/// Returns a payload without secrets.
+pub(super) fn payload(payload: &Json, kind: &str) -> Json {
+    let path = if kind == DELIVERY { ADDRESS } else { ENV };
+    without(payload, path)
+}
+
+/// Returns the job of a schedule's action without secrets.
+pub(super) fn action_job(job: &Json) -> Json {
+    without(&without(job, ENV_OF_ACTION), ADDRESS_OF_ACTION)
+}
+
+/// Returns receivers without their addresses.
+pub(super) fn targets(targets: &[NoticeTarget]) -> Cow<'_, [NoticeTarget]> {
+    let hidden = |target: &NoticeTarget| NoticeTarget { url: HIDDEN.to_owned(), ..target.clone() };
+    if targets.is_empty() { Cow::Borrowed(targets) } else { targets.iter().map(hidden).collect() }
+}
+
+/// Returns the names of the variables in a payload whose values stand for some that were not shown.
+pub(super) fn hidden_variables(payload: &Json) -> Vec<String> {
+    #[derive(serde::Deserialize)]
+    struct WithEnv {
+        #[serde(default)]
+        env: IndexMap<String, serde_json::Value>,
+    }
+    if !payload.as_str().contains(HIDDEN) {
+        return Vec::new();
+    }
+    let read = serde_json::from_str::<WithEnv>(payload.as_str());
+    let variables = read.map(|read| read.env).unwrap_or_default().into_iter();
+    variables.filter(|(_, value)| value == HIDDEN).map(|(name, _)| name).collect()
+}
+
+/// Returns a text in which what is at this path is hidden: of an object, each value.
+fn without(json: &Json, path: &[&str]) -> Json {
+    let text = json.as_str();
+    // Most texts have nothing of the kind. A name can also be written with escapes.
+    if !path.iter().all(|name| text.contains(&format!("\"{name}\""))) && !text.contains("\\u") {
+        return json.clone();
+    }
+    let mut out = Vec::with_capacity(text.len());
+    let written = copy(text, path, &mut out).ok().and_then(|()| String::from_utf8(out).ok());
+    written.and_then(|text| Json::parse(text).ok()).unwrap_or_else(|| json.clone())
+}
+
+fn copy(value: &str, path: &[&str], out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+    match (value.as_bytes().first(), path) {
+        (Some(b'{'), _) => {
+            let members: IndexMap<String, &RawValue> = serde_json::from_str(value)?;
+            // An `env` beside no command is the handler's own: the name of a stage, say.
+            let is_left = path.first() == ENV.first() && !members.contains_key("command");
+            object(&members, out, |name, member, out| match path {
+                [] => serde_json::to_writer(out, HIDDEN),
+                [first, rest @ ..] if *first == name && !is_left => copy(member, rest, out),
+                _ => Ok(out.extend_from_slice(member.as_bytes())),
+            })
+        }
+        (_, []) => serde_json::to_writer(out, HIDDEN),
+        (Some(b'['), _) => {
+            let entries: Vec<&RawValue> = serde_json::from_str(value)?;
+            out.push(b'[');
+            for (index, entry) in entries.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                // There are no lists of lists in what is looked for.
+                match entry.get().as_bytes().first() {
+                    Some(b'{') => copy(entry.get(), path, out)?,
+                    _ => out.extend_from_slice(entry.get().as_bytes()),
+                }
+            }
+            Ok(out.push(b']'))
+        }
+        _ => Ok(out.extend_from_slice(value.as_bytes())),
+    }
+}
+
+/// Writes an object, each member by `write`.
+fn object(
+    members: &IndexMap<String, &RawValue>,
+    out: &mut Vec<u8>,
+    write: impl Fn(&str, &str, &mut Vec<u8>) -> Result<(), serde_json::Error>,
+) -> Result<(), serde_json::Error> {
+    out.push(b'{');
+    for (index, (name, member)) in members.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        serde_json::to_writer(&mut *out, name)?;
+        out.push(b':');
+        write(name, member.get(), out)?;
+    }
+    Ok(out.push(b'}'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(text: &str) -> Json {
+        Json::parse(text.to_owned()).expect("JSON")
+    }
+
+    #[test]
+    fn the_values_of_a_commands_variables_are_hidden_and_all_else_is_left_to_the_letter() {
+        let hidden = |text: &str| payload(&json(text), "shell").as_str().to_owned();
+        let given = r#"{"command":["a", 1.50],"env":{"TOKEN":"s3cret","N":7},"cwd":"/"}"#;
+        assert_eq!(hidden(given), r#"{"command":["a", 1.50],"env":{"TOKEN":"***","N":"***"},"cwd":"/"}"#);
+        let escaped = r#"{"command":"a","\u0065nv":{"TOKEN":"s3cret"}}"#;
+        assert_eq!(hidden(escaped), r#"{"command":"a","env":{"TOKEN":"***"}}"#);
+        assert_eq!(hidden(r#"{"command":"a","env":["s3cret"]}"#), r#"{"command":"a","env":"***"}"#);
+        for left in [r#"{"env": "prod"}"#, r#"{"env": {"a":"b"}}"#, r#"{"x": {"command":"a", "env": {"b":"c"}}}"#, "7"]
+        {
+            assert_eq!(hidden(left), left);
+        }
+    }
+
+    #[test]
+    fn the_addresses_of_deliveries_and_actions_are_hidden() {
+        let delivery = json(r#"{"event":{"url":"x"},"to":{"target":{"url":"https://a/s3cret","format":"slack"}}}"#);
+        let hidden = r#"{"event":{"url":"x"},"to":{"target":{"url":"***","format":"slack"}}}"#;
+        assert_eq!(payload(&delivery, DELIVERY).as_str(), hidden);
+        let subscribed = json(r#"{"event":{"url":"x"},"to":{"subscription":"target"}}"#);
+        assert_eq!(payload(&subscribed, DELIVERY), subscribed);
+        let action = json(
+            r#"{"payload":{"command":"a","env":{"A":"s3cret"}},"notify":[{"url":"https://a"},{"url":"https://b"}]}"#,
+        );
+        let hidden = r#"{"payload":{"command":"a","env":{"A":"***"}},"notify":[{"url":"***"},{"url":"***"}]}"#;
+        assert_eq!(action_job(&action).as_str(), hidden);
+    }
+
+    #[test]
+    fn what_stands_for_a_value_that_was_not_shown_is_found() {
+        assert_eq!(hidden_variables(&json(r#"{"env":{"A":"***","B":"b","C":"****"}}"#)), ["A"]);
+        assert!(hidden_variables(&json(r#"{"env":["***"],"command":"echo ***"}"#)).is_empty());
+    }
+}
