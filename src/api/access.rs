@@ -55,7 +55,8 @@ words! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
-    /// The name of the token's holder, which is the actor in the histories of jobs.
+    /// The name of the token's holder, which is the actor in the histories of jobs. Several tokens may have it, such as
+    /// one and its successor.
     pub name: Actor,
     /// The roles of the holder; at least one.
     pub roles: BTreeSet<Role>,
@@ -78,8 +79,8 @@ pub enum AccessError {
     /// The system itself acts under the token's name.
     #[error("a token cannot have the name `{0}`, under which the system itself acts")]
     Reserved(Actor),
-    /// Two tokens have the same name.
-    #[error("there are two tokens `{0}`")]
+    /// A token has the hash of another one. Two of one name are one holder's: the former one and the next.
+    #[error("the token `{0}` has the hash of another one")]
     Twice(Actor),
     /// The server can be reached from other machines and has no tokens.
     #[error(
@@ -203,7 +204,7 @@ impl Access {
     }
 
     /// Returns the names of the holders.
-    pub(super) fn names(&self) -> Vec<Actor> {
+    pub(super) fn names(&self) -> BTreeSet<Actor> {
         self.tokens.read().iter().map(|holder| holder.name.clone()).collect()
     }
 
@@ -266,7 +267,7 @@ pub(super) fn anonymous() -> Caller {
 
 /// Checks tokens as they are configured.
 fn holders(tokens: Vec<Token>) -> Result<Arc<[Arc<Holder>]>, AccessError> {
-    let mut names = BTreeSet::new();
+    let mut hashes = BTreeSet::new();
     let mut holders = Vec::with_capacity(tokens.len());
     for Token { name, roles, sha256, may_edit_others } in tokens {
         let hash = from_hex(&sha256).ok_or_else(|| AccessError::Hash(name.clone()))?;
@@ -276,7 +277,7 @@ fn holders(tokens: Vec<Token>) -> Result<Arc<[Arc<Holder>]>, AccessError> {
         if roles.is_empty() {
             return Err(AccessError::NoRoles(name));
         }
-        if !names.insert(name.clone()) {
+        if !hashes.insert(hash) {
             return Err(AccessError::Twice(name));
         }
         holders.push(Arc::new(Holder { name, roles, hash, may_edit_others }));

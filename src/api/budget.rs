@@ -140,7 +140,7 @@ impl Budget {
     }
 
     /// Shares the budget among these holders, whatever the former ones have of it.
-    pub(super) fn share_among(&self, holders: &[Actor]) {
+    pub(super) fn share_among(&self, holders: &BTreeSet<Actor>) {
         let Ledger { name, size, taken, .. } = &*self.0;
         holders.iter().for_each(|holder| count_refusal(name, holder.to_string(), 0));
         let mut taken = taken.lock();

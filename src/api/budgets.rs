@@ -39,7 +39,7 @@ pub(super) struct Budgets {
 
 impl Budgets {
     /// Makes the budgets for the holders of these tokens; where there are none, for the addresses that call.
-    pub(super) fn new(sizes: Sizes, tokens: &[Actor], within: Duration) -> Self {
+    pub(super) fn new(sizes: Sizes, tokens: &BTreeSet<Actor>, within: Duration) -> Self {
         let is_open = tokens.is_empty();
         let callers = if is_open { Sharing::Parts(2) } else { Sharing::Named(tokens.to_vec()) };
         let strange = |name, what, size, parts| Budget::new(name, what, size, &Sharing::Parts(parts));
@@ -55,7 +55,7 @@ impl Budgets {
     }
 
     /// Shares the budgets of tokens among the holders of these, which have been renewed; those of addresses stay.
-    pub(super) fn share_among(&self, tokens: &[Actor]) {
+    pub(super) fn share_among(&self, tokens: &BTreeSet<Actor>) {
         [&self.bodies, &self.work].into_iter().for_each(|budget| budget.share_among(tokens));
     }
 

@@ -10,7 +10,7 @@ use super::secrets::without_secrets;
 use super::trigger::Trigger;
 use crate::clock::{Clock, Timestamp};
 use crate::executor::{Admission, Hosts, HttpCall, HttpExecutor, RetryAfter, TargetUrl, excerpt};
-use crate::job::{JobId, Json};
+use crate::job::{JobId, Json, Refusal};
 use crate::manager::{Caller, Manager, ManagerError, NewJob, Reach};
 use crate::schedule::{Action, Schedule};
 use crate::wire::{Invalid, SubmitJob};
@@ -65,7 +65,7 @@ impl Actions {
                 // Nothing that the user has to mend: the job that there is to be at most once is there.
                 Ok(End::Done { job_id: None, message: Some(error.to_string()) })
             }
-            Some(Err(error @ ManagerError::Invalid { .. })) => {
+            Some(Err(error @ (ManagerError::Invalid { .. } | ManagerError::Refused(Refusal::NotOwn)))) => {
                 Ok(End::Consumed { job_id: None, message: Some(error.to_string()) })
             }
             Some(Err(error)) => Err(HandlerError::retryable("not_submitted", error.to_string())),

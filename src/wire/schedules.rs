@@ -10,7 +10,7 @@ use super::described::{Components, Described, Labels, NewScheduleId, add, lines}
 use super::hidden::{self, HIDDEN, WAS_HIDDEN};
 use crate::clock::Timestamp;
 use crate::executor::is_carriage;
-use crate::job::{Owner, ScheduleId};
+use crate::job::{Actor, Owner, ScheduleId};
 use crate::schedule::{
     self, Action, ActionType, Definition, ExcludedDays, NotRunRange, Overlap, ScheduleNotifyTarget, SchedulePause,
 };
@@ -143,6 +143,10 @@ pub struct Schedule {
     pub missed_since: Option<Timestamp>,
     /// When the schedule was created.
     pub created_at: Timestamp,
+    /// Whose the schedule is to change, beside administrators. Null where it was created by somebody who may change
+    /// everything, or before this was noted.
+    #[serde(default)]
+    pub created_by: Option<Actor>,
     /// When people last changed the schedule.
     pub updated_at: Timestamp,
 }
@@ -170,7 +174,8 @@ impl Schedule {
     /// Returns a schedule with all that its action has.
     #[must_use]
     pub fn revealed(found: &schedule::Schedule) -> Self {
-        let schedule::Schedule { id, definition, course, paused, revision, created_at, updated_at, .. } = found;
+        let schedule::Schedule { id, definition, course, paused, revision, created_at, created_by, updated_at, .. } =
+            found;
         let defined = (**definition).clone();
         Self {
             id: id.to_string(),
@@ -196,6 +201,7 @@ impl Schedule {
             failing_since: course.failing_since,
             missed_since: course.missed_since,
             created_at: *created_at,
+            created_by: created_by.clone(),
             updated_at: *updated_at,
         }
     }

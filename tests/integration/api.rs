@@ -29,6 +29,7 @@ mod peers;
 mod queues;
 mod reading;
 mod refusals;
+mod rights;
 mod schedules;
 pub(crate) mod server;
 mod sessions;

@@ -60,7 +60,7 @@ fn tokens_that_cannot_be_meant_are_refused() {
     let signed = Token { sha256: format!("+{}", "0".repeat(63)), ..token("ci", &[Role::Read], "s") };
     assert_eq!(Access::new(vec![signed]).err(), Some(AccessError::Hash(name.clone())));
     assert_eq!(Access::new(vec![token("ci", &[], "s")]).err(), Some(AccessError::NoRoles(name.clone())));
-    let twice = vec![token("ci", &[Role::Read], "s"), token("ci", &[Role::Work], "t")];
+    let twice = vec![token("ops", &[Role::Read], "s"), token("ci", &[Role::Work], "s")];
     assert_eq!(Access::new(twice).err(), Some(AccessError::Twice(name)));
 }
 
@@ -74,8 +74,13 @@ fn tokens_are_renewed_in_every_clone_and_what_cannot_be_meant_changes_nothing() 
     assert!(knows("one") && knows("two"));
     assert_eq!(access.renew(vec![token("b", &[Role::Submit], "two")]), Ok(true));
     assert!(!knows("one") && knows("two"));
+    let successor = vec![token("b", &[Role::Submit], "two"), token("b", &[Role::Submit], "three")];
+    assert_eq!(access.renew(successor), Ok(true));
+    assert!(knows("two") && knows("three"), "two of one name are one holder's");
+    assert_eq!(access.names().len(), 1);
+    assert_eq!(access.renew(vec![token("b", &[Role::Submit], "two")]), Ok(true));
     assert_eq!(clone.allow(&headers_of("two"), Role::Read).expect_err("refused").code(), Code::Forbidden);
-    let twice = vec![token("c", &[Role::Read], "s"), token("c", &[Role::Work], "t")];
+    let twice = vec![token("c", &[Role::Read], "s"), token("d", &[Role::Work], "s")];
     assert!(matches!(access.renew(twice), Err(AccessError::Twice(_))));
     assert_eq!(access.renew(Vec::new()), Err(AccessError::Last), "it would be open to everybody");
     assert!(knows("two") && !clone.is_open());

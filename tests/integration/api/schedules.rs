@@ -108,8 +108,8 @@ async fn a_schedule_is_created_once_changed_under_its_tag_and_shows_no_secrets()
     assert_eq!(created.status(), 201);
     let tag = created.headers()["etag"].to_str().expect("text").to_owned();
     let shown = value(created).await;
-    assert_eq!(shown["action"]["headers"], json!({"authorization": "(hidden)"}));
-    assert_eq!(shown["action"]["body"], "(hidden)");
+    assert_eq!(shown["action"]["headers"], json!({"authorization": "***"}));
+    assert_eq!(shown["action"]["body"], "***");
     assert_eq!(send(&server, reqwest::Method::POST, "/v1/schedules", &schedule).await.status(), 200);
     let mut other = schedule.clone();
     other["period"] = json!({"cron": "@hourly"});
@@ -130,7 +130,7 @@ async fn a_schedule_is_created_once_changed_under_its_tag_and_shows_no_secrets()
         let url = server.url(&format!("/v1/schedules/a%2Fb{query}"));
         value(reqwest::get(url).await.expect("an answer")).await
     };
-    assert_eq!(get("").await["action"]["headers"]["authorization"], "(hidden)");
+    assert_eq!(get("").await["action"]["headers"]["authorization"], "***");
     assert_eq!(get("?reveal=true").await["action"]["headers"]["authorization"], "Bearer secret");
     let next = get("/next?n=2").await;
     assert_eq!(next["fire_times"].as_array().map(Vec::len), Some(2));
@@ -194,7 +194,7 @@ async fn a_schedule_that_cannot_be_meant_is_refused_with_its_field() {
             "action.url",
         ),
         (
-            &json!({"type": "http", "url": "http://127.0.0.1/", "headers": {"a": "(hidden)"}}),
+            &json!({"type": "http", "url": "http://127.0.0.1/", "headers": {"a": "***"}}),
             json!({"cron": "@daily"}),
             json!({}),
             "action.headers.a",

@@ -13,7 +13,7 @@ use leasehold::job::Json;
 use leasehold::manager::{Manager, ManagerConfig};
 use leasehold::notify::{Notifier, NotifyConfig};
 use leasehold::peers::{PeerClient, PeerSecret, Teller};
-use leasehold::scheduler::Schedules;
+use leasehold::scheduler::{Scheduler, SchedulerConfig, Schedules};
 use leasehold::store::Store;
 use leasehold::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use leasehold::store::measured::Measured;
@@ -35,6 +35,7 @@ pub(crate) struct Server {
     serving: JoinHandle<std::io::Result<()>>,
     _teller: Option<Teller>,
     _notifier: Option<Notifier>,
+    schedules: Schedules,
     _directory: TempDir,
 }
 
@@ -108,7 +109,7 @@ impl Server {
         let state = AppState {
             manager: manager.clone(),
             subscriptions: notifier.as_ref().map(|notifier| Arc::clone(notifier.subscriptions())),
-            schedules: Some(schedules),
+            schedules: Some(schedules.clone()),
             access: setup.access,
             peers,
             metrics: metrics::install().expect("metrics"),
@@ -116,7 +117,23 @@ impl Server {
             configuration: serde_json::json!({"store": "embedded"}),
         };
         let serving = tokio::spawn(serve(listener, state, shutdown.clone()));
-        Self { address, manager, shutdown, serving, _teller: teller, _notifier: notifier, _directory: directory }
+        Self {
+            address,
+            manager,
+            shutdown,
+            serving,
+            _teller: teller,
+            _notifier: notifier,
+            schedules,
+            _directory: directory,
+        }
+    }
+
+    /// Starts to run the schedules.
+    pub(crate) fn scheduler(&self) -> Scheduler {
+        let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
+        let executor = HttpExecutor::new(policy, executor::Limits::default()).expect("an executor");
+        Scheduler::start(&self.schedules, executor, SchedulerConfig::default())
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
