@@ -3,8 +3,8 @@
 //! A [`Budget`] has a size, and a rule for how much of it one holder may have, so that none takes what the others need.
 //! What a holder has is a [`Share`], which is given back when it is dropped. Refusals are counted by budget and caller.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -355,7 +355,7 @@ mod tests {
         let budget = budget(800, &sharing);
         let mut of_first = budget.take(&holders[0], 300).expect("its own part and some that is common");
         let names = ["b", "c", "d", "e"].map(Actor::system);
-        budget.share_among(&names);
+        budget.share_among(&names.iter().cloned().collect());
         let parts: Vec<Share> = names[..3]
             .iter()
             .map(|name| budget.take(&Holder::Token(name.clone()), 100).expect("its own part"))

@@ -1,5 +1,6 @@
 //! The budgets of a process. There is one of each, however many routers it serves calls with.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::budget::{Account, Budget, Holder, Sharing};
@@ -41,7 +42,7 @@ impl Budgets {
     /// Makes the budgets for the holders of these tokens; where there are none, for the addresses that call.
     pub(super) fn new(sizes: Sizes, tokens: &BTreeSet<Actor>, within: Duration) -> Self {
         let is_open = tokens.is_empty();
-        let callers = if is_open { Sharing::Parts(2) } else { Sharing::Named(tokens.to_vec()) };
+        let callers = if is_open { Sharing::Parts(2) } else { Sharing::Named(tokens.iter().cloned().collect()) };
         let strange = |name, what, size, parts| Budget::new(name, what, size, &Sharing::Parts(parts));
         let connections = || strange("unauthenticated_connections", "connections", sizes.strange_connections, 2);
         Self {

@@ -56,8 +56,9 @@ pub(crate) async fn create(call: Call<Submit>, JsonBody(new): JsonBody<PutSchedu
 
 /// Lists schedules, by id.
 ///
-/// The values of headers, the bodies of calls, the values of `env` and the addresses in `notify` are hidden. The latest writes may be missing for a moment. A query for
-/// anything but ids and owners reads every schedule, or every one of the owner, until the page is full.
+/// The values of headers, the bodies of calls, the values of `env` and the addresses in `notify` are hidden. The latest
+/// writes may be missing for a moment. A query for anything but ids and owners reads every schedule, or every one of the
+/// owner, until the page is full.
 #[utoipa::path(get, path = "/v1/schedules", operation_id = "schedules", tag = "schedules",
     params(
         ("kql" = Option<String>, Query, example = "paused: true and labels.team: blue",

@@ -17,7 +17,7 @@ use super::access::Access;
 use super::app::AppParts;
 use super::*;
 use crate::clock::SystemClock;
-use crate::job::{Actor, JobId, JobState};
+use crate::job::{JobId, JobState};
 use crate::manager::{Caller, Claimed, Manager, ManagerConfig};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 use crate::wire::{ClaimJobs, Problem, SubmitJob};

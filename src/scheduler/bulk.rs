@@ -4,7 +4,8 @@
 //! Each page is written as one batch, and again what others have changed meanwhile. The loader hears of a page once,
 //! and where searches lag the store is refreshed once.
 
-use super::schedules::{ScheduleError, Schedules, failed, paused, removed};
+use super::refusal::{ScheduleError, failed};
+use super::schedules::{Schedules, paused, removed};
 use crate::clock::Timestamp;
 use crate::job::ScheduleId;
 use crate::manager::{BULK_SAMPLE, BulkBounds, BulkReport, Caller, Fate, InPages, ManagerError};

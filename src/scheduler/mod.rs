@@ -22,6 +22,7 @@ mod loader;
 mod outcomes;
 mod overlap;
 mod perform;
+mod refusal;
 pub mod schedules;
 mod secrets;
 pub mod trigger;
@@ -39,7 +40,8 @@ pub use bulk::{ScheduleAction, ScheduleOrder, SchedulePreview, ScheduleReport, S
 pub use keep::OutcomeKeeper;
 pub use lag::SHARDS;
 pub use outcomes::{DueTime, DueTimes};
-pub use schedules::{NewSchedule, ScheduleError, Schedules, Stored};
+pub use refusal::ScheduleError;
+pub use schedules::{NewSchedule, Schedules, Stored};
 pub use trigger::{Performed, Trigger};
 pub use troubles::MAX_NAMED;
 

@@ -25,7 +25,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use leasehold::clock::{Clock, ManualClock, Timestamp};
 use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
-use leasehold::job::{Actor, Due, JobState, QueueName, ScheduleId, State};
+use leasehold::job::{Due, JobState, QueueName, ScheduleId, State};
 use leasehold::manager::{Caller, Manager, ManagerConfig};
 use leasehold::query::{Filter, Search, Sort};
 use leasehold::schedule::{Definition, NotRun, Overlap, Schedule};

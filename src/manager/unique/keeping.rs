@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
     use crate::clock::{Clock, ManualClock, Timestamp};
-    use crate::job::{Actor, Conditions, JobSpec, JobState, Kind, QueueName, UniqueKey};
+    use crate::job::{Conditions, JobSpec, JobState, Kind, QueueName, UniqueKey};
     use crate::manager::unique::holder::record_key;
     use crate::manager::{Caller, ManagerConfig, NewJob};
     use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};

@@ -9,7 +9,8 @@ use crate::clock::Timestamp;
 use crate::job::{Actor, IdempotencyKey, JobId, JobSpec, Json, Kind, QueueName, RetryPolicy, ScheduleId};
 use crate::manager::{Caller, ManagerError, NewJob};
 use crate::schedule::{Fault, HORIZON, Timetable};
-use crate::scheduler::schedules::{ScheduleError, Schedules, check_own, timetable};
+use crate::scheduler::refusal::{ScheduleError, check_own};
+use crate::scheduler::schedules::{Schedules, timetable};
 use crate::scheduler::trigger;
 use crate::store::Versioned;
 

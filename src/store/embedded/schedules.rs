@@ -4,8 +4,8 @@
 //! schedule does not have are left out of its serde form, which only a format that names its fields can read. The text
 //! has the id as well, which must be that of the key.
 //!
-//! The log has one that was created or defined anew in the same way, and of any other all but its definition and creator
-//! ([`Rest`]): a schedule goes on whenever it is due, and its definition may have the body of a call.
+//! The log has one that was created or defined anew in the same way, and of any other all but its definition and its
+//! creator ([`Rest`]): a schedule goes on whenever it is due, and its definition may have the body of a call.
 //!
 //! The keys of each [`Index`] are in the order in which schedules are listed by it, and each has the schedule's id, so
 //! that no two schedules share one.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::api::Limits;
 use leasehold::client::{ClientError, CountQuery, Export, JobQuery, StatsQuery};
-use leasehold::job::{Actor, Kind, QueueName};
+use leasehold::job::{Kind, QueueName};
 use leasehold::manager::{Caller, NewJob};
 use leasehold::wire::{BulkChange, BulkFilter, CompleteJob, StatsRow, SubmitJob};
 use serde_json::Value;

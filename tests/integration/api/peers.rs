@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::HeaderMap;
 use leasehold::clock::{Clock, SystemClock, Timestamp};
-use leasehold::job::Actor;
 use leasehold::manager::{Caller, Claimed, Manager, ManagerConfig};
 use leasehold::peers::{HINTS_PATH, Hints, PeerCall, PeerSecret, Signer};
 use leasehold::store::Store;

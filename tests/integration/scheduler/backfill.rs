@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use leasehold::clock::{Clock as _, Timestamp};
-use leasehold::job::{Actor, JobId, JobState, Priority, QueueName, ScheduleId, WorkerId};
+use leasehold::job::{JobId, JobState, Priority, QueueName, ScheduleId, WorkerId};
 use leasehold::manager::{Caller, ClaimOrder, ClaimRequest, Finish, Manager, Outcome as End};
 use leasehold::scheduler::{
     BackfillReport, DueTime, NewBackfill, NewSchedule, Outcome, ScheduleError, Schedules, StartedBackfill, trigger,

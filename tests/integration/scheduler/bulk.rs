@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::executor::TargetPolicy;
-use leasehold::job::{Actor, Owner, ScheduleId};
+use leasehold::job::{Owner, ScheduleId};
 use leasehold::manager::{BULK_PAGE, BulkBounds, Caller, Manager, ManagerConfig};
 use leasehold::query::kql::{Expression, Zone};
 use leasehold::query::table::Table;

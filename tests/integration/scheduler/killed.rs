@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::join_all;
 use leasehold::clock::{Clock as _, Timestamp};
-use leasehold::job::{Actor, QueueName, ScheduleId};
+use leasehold::job::{QueueName, ScheduleId};
 use leasehold::manager::{Caller, Manager, ManagerConfig};
 use leasehold::monitor::{MonitorConfig, Scan, Scans};
 use leasehold::scheduler::{DueTime, NewSchedule, Outcome, Schedules, trigger};

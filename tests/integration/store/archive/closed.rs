@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, SystemClock, Timestamp};
 use leasehold::executor::{HttpExecutor, Limits, TargetPolicy};
-use leasehold::job::{Actor, Due, Job, JobId, JobSpec, NoticeFormat, NoticeTarget, Oversight, QueueName};
+use leasehold::job::{Due, Job, JobId, JobSpec, NoticeFormat, NoticeTarget, Oversight, QueueName};
 use leasehold::manager::{Caller, Manager, ManagerConfig, NewJob};
 use leasehold::notify::{Notifier, NotifyConfig};
 use leasehold::query::{Filter, Search, Sort};
