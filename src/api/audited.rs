@@ -1,6 +1,7 @@
 //! Calls that leave an entry in the audit, beside those about jobs, whose histories are copied there.
 //!
-//! A handler's role is checked before it begins, so nothing that somebody without the role sends is written.
+//! A handler's role is checked before it begins, and whose a schedule is before anything is written: what somebody
+//! without the right to it sends is not.
 
 use std::future::Future;
 
@@ -17,7 +18,7 @@ use crate::wire::signed::Signed;
 impl<R> Call<R> {
     /// Returns the change with this name, which the caller asks for.
     pub(super) fn change(&self, name: ChangeName) -> AuditChange {
-        AuditChange::new(name, &self.caller)
+        AuditChange::new(name, &self.caller.name)
     }
 
     /// Writes to the audit what is about to be done, and does it.

@@ -249,6 +249,10 @@ impl Upload {
     }
 }
 
+fn none_of<T>(many: usize, error: ApiError) -> Vec<Result<T, ApiError>> {
+    (0..many).map(|_| Err(error.clone())).collect()
+}
+
 /// Stores schedules, each of which has an entry in the audit before.
 async fn put_audited(
     schedules: &Schedules,
@@ -256,10 +260,26 @@ async fn put_audited(
     caller: &Caller,
     new: Vec<NewSchedule>,
 ) -> Vec<Result<(ScheduleId, Stored), ApiError>> {
-    let change = |new: &NewSchedule| AuditChange::new(ChangeName::ScheduleStored, caller).of(&new.id);
+    let ids: Vec<ScheduleId> = new.iter().map(|new| new.id.clone()).collect();
+    let own = match schedules.check_own(caller, &ids).await {
+        Ok(own) => own,
+        Err(error) => return none_of(new.len(), error.into()),
+    };
+    let (new, refused) = sort_out(new.into_iter().zip(own).map(|(new, own)| own.map(|()| new)));
+    in_order(refused, store_audited(schedules, manager, caller, new).await).collect()
+}
+
+/// Stores schedules that the caller may change.
+async fn store_audited(
+    schedules: &Schedules,
+    manager: &Manager,
+    caller: &Caller,
+    new: Vec<NewSchedule>,
+) -> Vec<Result<(ScheduleId, Stored), ApiError>> {
+    let change = |new: &NewSchedule| AuditChange::new(ChangeName::ScheduleStored, &caller.name).of(&new.id);
     let changes: Vec<AuditChange> = new.iter().map(change).collect();
     if let Err(error) = manager.audit_changes(&changes).await {
-        return new.iter().map(|_| Err(ApiError::from(error.clone()))).collect();
+        return none_of(new.len(), error.into());
     }
     let answers: Vec<Result<_, ApiError>> =
         schedules.put_many(caller, new).await.into_iter().map(|answer| answer.map_err(ApiError::from)).collect();

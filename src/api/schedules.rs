@@ -49,6 +49,7 @@ pub(crate) async fn preview(call: Call<Read>, JsonBody(preview): JsonBody<Previe
 pub(crate) async fn create(call: Call<Submit>, JsonBody(new): JsonBody<PutSchedule>) -> Answer {
     let new = new_schedule(new, None)?;
     let change = call.change(ChangeName::ScheduleStored).of(&new.id);
+    check_own(&call, &new.id).await?;
     let put = schedules(&call.app)?.put(&call.caller, new, false, None);
     let (found, stored) = call.audited(change, put).await?;
     answer(status(stored), &found.schedule)
@@ -130,6 +131,7 @@ pub(crate) async fn put(
     let expected = expected(&headers)?;
     let new = new_schedule(new, Some(id))?;
     let change = call.change(ChangeName::ScheduleStored).of(&new.id);
+    check_own(&call, &new.id).await?;
     let put = schedules(&call.app)?.put(&call.caller, new, true, expected.as_deref());
     let (found, stored) = call.audited(change, put).await?;
     answer(status(stored), &found.schedule)
@@ -150,6 +152,7 @@ pub(crate) async fn put(
 pub(crate) async fn remove(call: Call<Submit>, SchedulePath(id): SchedulePath, headers: HeaderMap) -> Answer {
     let expected = expected(&headers)?;
     let change = call.change(ChangeName::ScheduleRemoved).of(&id);
+    check_own(&call, &id).await?;
     call.audited(change, schedules(&call.app)?.remove(&call.caller, &id, expected.as_deref())).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -169,6 +172,7 @@ pub(crate) async fn pause(
     let reason = pause.into_reason()?.unwrap_or_default();
     let given = Some(reason.clone()).filter(|reason| !reason.is_empty());
     let change = call.change(ChangeName::SchedulePaused).of(&id).because(given);
+    check_own(&call, &id).await?;
     let paused = call.audited(change, schedules(&call.app)?.pause(&call.caller, &id, reason)).await?;
     answer(StatusCode::OK, &paused.schedule)
 }
@@ -184,6 +188,7 @@ pub(crate) async fn pause(
     ))]
 pub(crate) async fn resume(call: Call<Submit>, SchedulePath(id): SchedulePath) -> Answer {
     let change = call.change(ChangeName::ScheduleResumed).of(&id);
+    check_own(&call, &id).await?;
     let resumed = call.audited(change, schedules(&call.app)?.resume(&call.caller, &id)).await?;
     answer(StatusCode::OK, &resumed.schedule)
 }
@@ -237,6 +242,12 @@ pub(crate) async fn triggers(call: Call<Read>, SchedulePath(id): SchedulePath, q
     let limit = limit(&query)?;
     let DueTimes { items, next } = schedules(&call.app)?.due_times(&id, (from, to), limit).await?;
     ok(&Page { items, next_cursor: next.map(Timestamp::to_rfc3339) })
+}
+
+/// Checks that the caller may change a schedule, before anything of the call is written.
+async fn check_own(call: &Call<Submit>, id: &ScheduleId) -> Result<(), ApiError> {
+    let checked = schedules(&call.app)?.check_own(&call.caller, std::slice::from_ref(id)).await?;
+    Ok(checked.into_iter().collect::<Result<(), _>>()?)
 }
 
 /// Returns the schedules that the process deals with.

@@ -1,7 +1,8 @@
 //! Why something could not be done with a schedule.
 
+use super::schedules::Schedules;
 use crate::job::ScheduleId;
-use crate::manager::{Caller, ManagerError};
+use crate::manager::{Caller, ManagerError, Reach};
 use crate::schedule::{Fault, Schedule};
 use crate::store::{StoreError, StoredSchedule, WriteError};
 
@@ -40,6 +41,25 @@ pub enum ScheduleError {
 impl From<StoreError> for ScheduleError {
     fn from(error: StoreError) -> Self {
         Self::Manager(error.into())
+    }
+}
+
+impl Schedules {
+    /// Checks of each of these schedules, as far as they are there, that a client may change it. A change checks that
+    /// once more as it is made.
+    ///
+    /// # Errors
+    /// Those of a read; within, [`ScheduleError::NotOwn`].
+    pub async fn check_own(
+        &self,
+        caller: &Caller,
+        ids: &[ScheduleId],
+    ) -> Result<Vec<Result<(), ScheduleError>>, ScheduleError> {
+        if caller.reach == Reach::All {
+            return Ok(ids.iter().map(|_| Ok(())).collect());
+        }
+        let found = self.store.schedules(ids).await?.into_iter();
+        Ok(found.map(|found| found.map_or(Ok(()), |found| check_own(caller, &found.schedule))).collect())
     }
 }
 

@@ -12,7 +12,7 @@ use super::trigger::{self, Trigger};
 use super::troubles::Troubles;
 use crate::clock::{Clock, Timestamp};
 use crate::executor::{TargetPolicy, TargetUrl};
-use crate::job::{JobId, ScheduleId};
+use crate::job::{Actor, JobId, ScheduleId};
 use crate::manager::{Caller, Manager, ManagerError, Reach};
 use crate::notify::ScheduleNotifier;
 use crate::schedule::{ActionType, Course, Definition, Fault, Occasion, Schedule, SchedulePause, Timetable, Trouble};
@@ -179,7 +179,11 @@ impl Schedules {
                 (ScheduleWrite::Replace { schedule, expected: *version }, Stored::Replaced)
             }
             None => {
-                let schedule = Arc::new(created(caller, new, &timetable, now));
+                let created_by = match &caller.reach {
+                    Reach::Of(name) if self.store.keeps_holders() => Some(name.clone()),
+                    Reach::Of(_) | Reach::All => None,
+                };
+                let schedule = Arc::new(created((caller, created_by), new, &timetable, now));
                 (ScheduleWrite::Create { schedule }, Stored::Created)
             }
         }))
@@ -409,7 +413,12 @@ pub(super) fn timetable(schedule: &Schedule) -> Result<Timetable, ScheduleError>
 }
 
 /// Returns a new schedule.
-fn created(caller: &Caller, new: &NewSchedule, timetable: &Timetable, now: Timestamp) -> Schedule {
+fn created(
+    (caller, created_by): (&Caller, Option<Actor>),
+    new: &NewSchedule,
+    timetable: &Timetable,
+    now: Timestamp,
+) -> Schedule {
     let pause = || SchedulePause { at: now, by: caller.name.clone(), reason: String::new() };
     Schedule {
         id: new.id.clone(),
@@ -418,10 +427,7 @@ fn created(caller: &Caller, new: &NewSchedule, timetable: &Timetable, now: Times
         period_since: now,
         paused: new.paused.then(pause),
         created_at: now,
-        created_by: match &caller.reach {
-            Reach::Of(name) => Some(name.clone()),
-            Reach::All => None,
-        },
+        created_by,
         updated_at: now,
         course: Course { next_due_at: timetable.due_after(now).next(), ..Course::default() },
     }

@@ -105,11 +105,11 @@ impl Front {
 
 async fn try_change(front: &Front, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
-    let caller = front.guard.access.allow(&parts.headers, Role::Admin)?;
+    let permit = front.guard.access.allow(&parts.headers, Role::Admin)?;
     let body = read(&parts, body, MAX_ORDER_BYTES).await?;
     let order: ChangeCluster = parse(&body.bytes)?;
     tracing::info!(?order, "the cluster is to be changed");
-    let entry = AuditChange::new(ChangeName::ClusterChanged, &caller).to(&order);
+    let entry = AuditChange::new(ChangeName::ClusterChanged, &permit.caller.name).to(&order);
     match front.own.office.manager() {
         Some(manager) => audited(&manager, entry, make_change(front, order)).await,
         None => make_change(front, order).await,
