@@ -143,13 +143,13 @@ pub(crate) struct ApiError {
     /// What there is instead of what the request expected.
     instead: Option<Instead>,
     /// The cause for the log, which the answer does not contain.
-    cause: Option<String>,
+    cause: Option<Box<str>>,
     /// Whether the log has the cause already, once for all calls.
     is_known: bool,
     /// Whether this process did not lead when the store was to write.
     is_not_led: bool,
-    /// The name of the caller's token, where that is known and the call is denied.
-    token: Option<Actor>,
+    /// The name of the caller's token, where that is known and the call is denied. In a box: every call may be refused.
+    token: Option<Box<Actor>>,
 }
 
 impl ApiError {
@@ -172,12 +172,12 @@ impl ApiError {
 
     /// Returns the same refusal of a caller with a token of this name.
     pub(crate) fn of_token(self, name: &Actor) -> Self {
-        Self { token: Some(name.clone()), ..self }
+        Self { token: Some(Box::new(name.clone())), ..self }
     }
 
     /// Returns the name of the token of a caller whose call is denied, where that is known.
-    pub(crate) const fn token(&self) -> Option<&Actor> {
-        self.token.as_ref()
+    pub(crate) fn token(&self) -> Option<&Actor> {
+        self.token.as_deref()
     }
 
     /// Creates a refusal because of one field.
@@ -187,7 +187,7 @@ impl ApiError {
 
     /// Returns the same refusal with a cause for the log.
     pub(crate) fn caused_by(self, cause: impl Into<String>) -> Self {
-        Self { cause: Some(cause.into()), ..self }
+        Self { cause: Some(cause.into().into_boxed_str()), ..self }
     }
 
     /// Returns the kind of refusal.

@@ -95,7 +95,12 @@ fn headers_of(secret: &str) -> HeaderMap {
 #[test]
 fn no_token_has_a_name_under_which_the_system_acts() {
     for name in crate::job::RESERVED_ACTORS.into_iter().chain(["leasehold.x"]) {
-        let token = Token { name: Actor::system(name), roles: [Role::Read].into(), sha256: token_hash("a") };
+        let token = Token {
+            name: Actor::system(name),
+            roles: [Role::Read].into(),
+            sha256: token_hash("a"),
+            may_edit_others: false,
+        };
         assert_eq!(Access::new(vec![token]).err(), Some(AccessError::Reserved(Actor::system(name))));
     }
 }

@@ -26,6 +26,7 @@ async fn server_on(store: Option<Arc<dyn Store>>) -> Server {
         name: Actor::new(name).expect("a name"),
         roles: roles.iter().copied().collect::<BTreeSet<_>>(),
         sha256: token_hash(&format!("secret-{secret}")),
+        may_edit_others: false,
     };
     let tokens = vec![
         token("one", &[Role::Work], "one"),

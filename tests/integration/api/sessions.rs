@@ -19,7 +19,7 @@ const TOKEN: &str = "the-token-of-an-operator-0123456789";
 
 fn token(name: &str, token: &str) -> Token {
     let name = Actor::new(name).expect("a name");
-    Token { name, roles: BTreeSet::from([Role::Admin]), sha256: token_hash(token) }
+    Token { name, roles: BTreeSet::from([Role::Admin]), sha256: token_hash(token), may_edit_others: false }
 }
 
 fn access() -> Access {
