@@ -58,8 +58,8 @@ pub(crate) async fn create(call: Call<Submit>, JsonBody(new): JsonBody<PutSchedu
 /// Lists schedules, by id.
 ///
 /// The values of headers, the bodies of calls, the values of `env` and the addresses in `notify` are hidden. The latest
-/// writes may be missing for a moment. A query for anything but ids and owners reads every schedule, or every one of the
-/// owner, until the page is full.
+/// writes may be missing for a moment. A query for anything but ids and owners reads every schedule, or every one of
+/// the owner, until the page is full.
 #[utoipa::path(get, path = "/v1/schedules", operation_id = "schedules", tag = "schedules",
     params(
         ("kql" = Option<String>, Query, example = "paused: true and labels.team: blue",
@@ -302,6 +302,7 @@ impl From<ScheduleError> for ApiError {
         match error {
             ScheduleError::NotFound(_) => Self::new(Code::NoSuchSchedule, text),
             ScheduleError::NotOwn(_) => Self::new(Code::Forbidden, text),
+            ScheduleError::NotYet(_) => Self::new(Code::NotYet, text),
             ScheduleError::Differs(_) => Self::new(Code::ScheduleDiffers, text),
             ScheduleError::Changed(_) => Self::new(Code::VersionDiffers, text),
             ScheduleError::Unreadable(..) => Self::new(Code::ScheduleUnreadable, text),

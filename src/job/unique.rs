@@ -59,6 +59,20 @@ impl Job {
         job
     }
 
+    /// Returns under which name the job was submitted. Where that was given up at first, as [`Job::never_created`]
+    /// notes, it is the name of the later submission.
+    #[must_use]
+    pub fn submitter(&self) -> Option<&Actor> {
+        match self.history.entries() {
+            [given_up, end, again, ..]
+                if given_up.actor.is_reserved() && end.reason.as_deref() == Some(NOT_COMPLETED) =>
+            {
+                Some(&again.actor)
+            }
+            entries => entries.first().map(|submitted| &submitted.actor),
+        }
+    }
+
     /// Returns the job with the input of a later submission; `None` if the job does not wait. This is no transition, so
     /// the history does not show it.
     #[must_use]
@@ -131,7 +145,9 @@ mod tests {
         let stands = Job::never_created(JobId::new("j").expect("an id"), spec(), &actor, at(1_000));
         assert!(stands.is_never_created() && stands.state.name().is_final());
         assert_eq!(stands.retry(&actor, None, at(2_000)), Err(Refusal::NeverCreated));
-        let again = stands.submitted_again(&waiting(), &actor, at(2_000));
+        let ann = Actor::system("ann");
+        let again = stands.submitted_again(&waiting(), &ann, at(2_000));
+        assert_eq!((again.submitter(), waiting().submitter()), (Some(&ann), Some(&Actor::system("tester"))));
         assert_eq!((again.state.name(), again.is_never_created()), (JobState::Available, false));
         assert_eq!(again.history.entries().last().map(|entry| entry.from), Some(Some(JobState::Cancelled)));
         let Ok(Change::To(cancelled)) = waiting().cancel(&actor, None, at(2_000)) else { panic!("it is cancelled") };

@@ -21,6 +21,7 @@ mod lag;
 mod loader;
 mod outcomes;
 mod overlap;
+mod owned;
 mod perform;
 mod refusal;
 pub mod schedules;

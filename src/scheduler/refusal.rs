@@ -1,8 +1,7 @@
 //! Why something could not be done with a schedule.
 
-use super::schedules::Schedules;
 use crate::job::ScheduleId;
-use crate::manager::{Caller, ManagerError, Reach};
+use crate::manager::{Caller, ManagerError};
 use crate::schedule::{Fault, Schedule};
 use crate::store::{StoreError, StoredSchedule, WriteError};
 
@@ -18,6 +17,12 @@ pub enum ScheduleError {
     /// The schedule is for another name to change.
     #[error("schedule {0} was created under another name: only that one and an administrator may change it")]
     NotOwn(ScheduleId),
+    /// Members of an earlier version are there, which do not keep who created a schedule.
+    #[error(
+        "schedule {0} cannot be created yet: members of an earlier version do not keep who created a schedule. Wait \
+         until the cluster has agreed on version 8 (`leasehold cluster status`), or let an administrator create it"
+    )]
+    NotYet(ScheduleId),
     /// There is another schedule under this id.
     #[error("schedule {0} exists with another definition")]
     Differs(ScheduleId),
@@ -41,25 +46,6 @@ pub enum ScheduleError {
 impl From<StoreError> for ScheduleError {
     fn from(error: StoreError) -> Self {
         Self::Manager(error.into())
-    }
-}
-
-impl Schedules {
-    /// Checks of each of these schedules, as far as they are there, that a client may change it. A change checks that
-    /// once more as it is made.
-    ///
-    /// # Errors
-    /// Those of a read; within, [`ScheduleError::NotOwn`].
-    pub async fn check_own(
-        &self,
-        caller: &Caller,
-        ids: &[ScheduleId],
-    ) -> Result<Vec<Result<(), ScheduleError>>, ScheduleError> {
-        if caller.reach == Reach::All {
-            return Ok(ids.iter().map(|_| Ok(())).collect());
-        }
-        let found = self.store.schedules(ids).await?.into_iter();
-        Ok(found.map(|found| found.map_or(Ok(()), |found| check_own(caller, &found.schedule))).collect())
     }
 }
 

@@ -180,8 +180,10 @@ impl Schedules {
             }
             None => {
                 let created_by = match &caller.reach {
+                    Reach::All => None,
                     Reach::Of(name) if self.store.keeps_holders() => Some(name.clone()),
-                    Reach::Of(_) | Reach::All => None,
+                    // Without the name it could do whatever an administrator's may.
+                    Reach::Of(_) => return Err(ScheduleError::NotYet(new.id.clone())),
                 };
                 let schedule = Arc::new(created((caller, created_by), new, &timetable, now));
                 (ScheduleWrite::Create { schedule }, Stored::Created)

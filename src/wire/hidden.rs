@@ -74,23 +74,35 @@ fn without(json: &Json, path: &[&str]) -> Json {
         return json.clone();
     }
     let mut out = Vec::with_capacity(text.len());
-    let written = copy(text, path, &mut out).ok().and_then(|()| String::from_utf8(out).ok());
+    let hides = copy(text, path, &mut out).unwrap_or_default();
+    let written = String::from_utf8(out).ok().filter(|_| hides);
     written.and_then(|text| Json::parse(text).ok()).unwrap_or_else(|| json.clone())
 }
 
-fn copy(value: &str, path: &[&str], out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+/// Copies a value without what is at this path, and returns whether there is something.
+fn copy(value: &str, path: &[&str], out: &mut Vec<u8>) -> Result<bool, serde_json::Error> {
+    let mut hides = false;
     match (value.as_bytes().first(), path) {
         (Some(b'{'), _) => {
             let members: IndexMap<String, &RawValue> = serde_json::from_str(value)?;
             // An `env` beside no command is the handler's own: the name of a stage, say.
             let is_left = path.first() == ENV.first() && !members.contains_key("command");
-            object(&members, out, |name, member, out| match path {
-                [] => serde_json::to_writer(out, HIDDEN),
-                [first, rest @ ..] if *first == name && !is_left => copy(member, rest, out),
-                _ => Ok(out.extend_from_slice(member.as_bytes())),
-            })
+            out.push(b'{');
+            for (index, (name, member)) in members.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                serde_json::to_writer(&mut *out, name)?;
+                out.push(b':');
+                match path {
+                    [first, rest @ ..] if *first == name && !is_left => hides |= copy(member.get(), rest, out)?,
+                    [] => hides |= hide(out)?,
+                    _ => out.extend_from_slice(member.get().as_bytes()),
+                }
+            }
+            out.push(b'}');
         }
-        (_, []) => serde_json::to_writer(out, HIDDEN),
+        (_, []) => hides = hide(out)?,
         (Some(b'['), _) => {
             let entries: Vec<&RawValue> = serde_json::from_str(value)?;
             out.push(b'[');
@@ -100,32 +112,19 @@ fn copy(value: &str, path: &[&str], out: &mut Vec<u8>) -> Result<(), serde_json:
                 }
                 // There are no lists of lists in what is looked for.
                 match entry.get().as_bytes().first() {
-                    Some(b'{') => copy(entry.get(), path, out)?,
+                    Some(b'{') => hides |= copy(entry.get(), path, out)?,
                     _ => out.extend_from_slice(entry.get().as_bytes()),
                 }
             }
-            Ok(out.push(b']'))
+            out.push(b']');
         }
-        _ => Ok(out.extend_from_slice(value.as_bytes())),
+        _ => out.extend_from_slice(value.as_bytes()),
     }
+    Ok(hides)
 }
 
-/// Writes an object, each member by `write`.
-fn object(
-    members: &IndexMap<String, &RawValue>,
-    out: &mut Vec<u8>,
-    write: impl Fn(&str, &str, &mut Vec<u8>) -> Result<(), serde_json::Error>,
-) -> Result<(), serde_json::Error> {
-    out.push(b'{');
-    for (index, (name, member)) in members.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        serde_json::to_writer(&mut *out, name)?;
-        out.push(b':');
-        write(name, member.get(), out)?;
-    }
-    Ok(out.push(b'}'))
+fn hide(out: &mut Vec<u8>) -> Result<bool, serde_json::Error> {
+    serde_json::to_writer(out, HIDDEN).map(|()| true)
 }
 
 #[cfg(test)]

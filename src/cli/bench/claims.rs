@@ -17,8 +17,8 @@ use super::target;
 use crate::cli::failure::Failure;
 use crate::cli::output::{facts_table, print, print_json, table};
 use crate::clock::{Clock, SystemClock};
-use crate::job::{Kind, QueueName, WorkerId};
-use crate::manager::{Caller, ClaimOrder, ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome};
+use crate::job::{Actor, Kind, QueueName, WorkerId};
+use crate::manager::{Caller, ClaimOrder, ClaimRequest, Finish, Manager, ManagerConfig, NewJob, Outcome, Reach};
 use crate::query::{Filter, Search, Sort};
 use crate::store::{Refresh, Store, Versioned, Write};
 
@@ -129,7 +129,8 @@ impl Side {
     }
 
     async fn submit(&self, live: u32) -> Result<(), Failure> {
-        let (caller, kind, queues) = (Caller::system("bench"), valid(Kind::new("bench")), queues());
+        let (caller, kind, queues) =
+            (Caller { name: valid(Actor::new("bench")), reach: Reach::All }, valid(Kind::new("bench")), queues());
         let jobs = (0..live as usize).map(|number| NewJob::new(queues[number % QUEUES].clone(), kind.clone()));
         let jobs: Vec<NewJob> = jobs.collect();
         for call in jobs.chunks(CALL) {

@@ -7,6 +7,18 @@ use crate::manager::Manager;
 use crate::manager::request::{Caller, ManagerError};
 use crate::store::Versioned;
 
+/// A schedule that is a client's own. Jobs of before it was created are of another one that had its id.
+struct OwnSchedule {
+    id: ScheduleId,
+    created_at: Timestamp,
+}
+
+impl OwnSchedule {
+    fn has_submitted(&self, job: &Job) -> bool {
+        schedule_of(job) == Some(&self.id) && self.created_at <= job.created_at
+    }
+}
+
 impl Manager {
     /// Changes a job as [`Manager::update`] does, if the client may change it.
     ///
@@ -16,10 +28,11 @@ impl Manager {
     where
         F: Fn(&Job, Timestamp) -> Result<Change, Refusal> + Send + Sync,
     {
-        let change = |of: Option<ScheduleId>| {
+        let change = |schedule: Option<OwnSchedule>| {
             let decide = &decide;
             let if_own = move |job: &Job, now| {
-                let is_own = is_own(caller, job) || of.is_some() && schedule_of(job) == of.as_ref();
+                let is_own =
+                    caller.may_change(job.submitter()) || schedule.as_ref().is_some_and(|own| own.has_submitted(job));
                 if is_own { decide(job, now) } else { Err(Refusal::NotOwn) }
             };
             self.update_one(id, if_own)
@@ -27,8 +40,7 @@ impl Manager {
         match change(None).await {
             Err(ManagerError::Refused(Refusal::NotOwn)) => {
                 let found = self.get(id).await?.versioned.job;
-                self.check_own(caller, &found).await?;
-                change(schedule_of(&found).cloned()).await
+                change(self.own_schedule_of(caller, &found).await?).await
             }
             changed => changed,
         }
@@ -39,19 +51,21 @@ impl Manager {
     /// # Errors
     /// [`Refusal::NotOwn`], and those of a read.
     pub(super) async fn check_own(&self, caller: &Caller, job: &Job) -> Result<(), ManagerError> {
-        if is_own(caller, job) {
-            return Ok(());
+        if caller.may_change(job.submitter()) || self.own_schedule_of(caller, job).await?.is_some() {
+            Ok(())
+        } else {
+            Err(Refusal::NotOwn.into())
         }
-        let Some(id) = schedule_of(job) else { return Err(Refusal::NotOwn.into()) };
-        let found = self.shared.store.schedules(std::slice::from_ref(id)).await?.pop().flatten();
-        let is_own = found.is_some_and(|found| caller.may_change(found.schedule.created_by.as_ref()));
-        if is_own { Ok(()) } else { Err(Refusal::NotOwn.into()) }
     }
-}
 
-/// Returns whether a client may change a job, whatever schedule it is of.
-pub(super) fn is_own(caller: &Caller, job: &Job) -> bool {
-    caller.may_change(job.history.entries().first().map(|submitted| &submitted.actor))
+    /// Returns the schedule that has submitted a job, if there is one and it is the client's.
+    async fn own_schedule_of(&self, caller: &Caller, job: &Job) -> Result<Option<OwnSchedule>, ManagerError> {
+        let Some(id) = schedule_of(job) else { return Ok(None) };
+        let found = self.shared.store.schedules(std::slice::from_ref(id)).await?.pop().flatten();
+        let found = found.filter(|found| caller.may_change(found.schedule.created_by.as_ref()));
+        let own = found.map(|found| OwnSchedule { id: id.clone(), created_at: found.schedule.created_at });
+        Ok(own.filter(|own| own.has_submitted(job)))
+    }
 }
 
 fn schedule_of(job: &Job) -> Option<&ScheduleId> {

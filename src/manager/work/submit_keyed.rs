@@ -347,7 +347,7 @@ impl Manager {
             OnDuplicate::Refuse => Step::Done(Err(ManagerError::Duplicate(live.job.id.clone()))),
             OnDuplicate::Existing => Step::Done(self.answer_live(live).await),
             OnDuplicate::Replace => match self.check_own(caller, &live.job).await {
-                Ok(()) => self.replace_waiting(ready, live).await,
+                Ok(()) => self.replace_waiting(caller, ready, live).await,
                 Err(error) => Step::Done(Err(error)),
             },
         }
@@ -360,7 +360,7 @@ impl Manager {
     }
 
     /// Gives the payload and the times of a submission to the job of its key while that waits.
-    async fn replace_waiting(&self, ready: Prepared, mut live: Versioned) -> Step {
+    async fn replace_waiting(&self, caller: &Caller, ready: Prepared, mut live: Versioned) -> Step {
         let (run_at, expires_at) = ready.times;
         let longest_wait = ready.duplicate.longest_wait;
         let with = Replacement { payload: ready.job.payload.clone(), run_at, expires_at, longest_wait };
@@ -383,6 +383,10 @@ impl Manager {
                 Err(WriteError::Conflict(None)) => return Step::Again(ready),
                 Err(WriteError::Refused(error)) => return Step::Done(Err(ManagerError::Store(error))),
                 Err(WriteError::Unknown(why)) => return Step::Done(Err(ManagerError::Unknown(why))),
+            }
+            // It may have been removed, and another one submitted under its id.
+            if let Err(error) = self.check_own(caller, &live.job).await {
+                return Step::Done(Err(error));
             }
         }
         Step::Done(Err(ManagerError::Contended { tries: TRIES }))

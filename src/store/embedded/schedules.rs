@@ -100,8 +100,8 @@ pub(super) fn parse(text: &str) -> Result<Arc<Schedule>, String> {
     serde_json::from_str(text).map(Arc::new).map_err(|error| error.to_string())
 }
 
-/// All of a schedule but its id, its definition and its creator. A field that is added to the schedule does not compile until it has
-/// its place here.
+/// All of a schedule but its id, its definition and its creator. A field that is added to the schedule does not compile
+/// until it has its place here.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rest {
     revision: u64,

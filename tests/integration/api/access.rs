@@ -201,7 +201,8 @@ async fn a_role_allows_its_calls_and_no_others() {
         assert!(refused.to_string().contains("`submit`"), "{refused}");
     }
     let submitted = submitter.submit(&job).await.expect("submitted");
-    assert_eq!(submitted.history[0].actor.as_str(), "submit-token", "the token's name is the actor");
+    let read = reader.job(&submitted.id).await.expect("the job");
+    assert_eq!(read.history[0].actor.as_str(), "submit-token", "the token's name is the actor");
     assert_eq!(submitter.job(&submitted.id).await.expect_err("refused").status(), Some(403));
     assert_eq!(reader.job(&submitted.id).await.expect("the job").id, submitted.id);
     assert_eq!(reader.claim(&claim("q")).await.expect_err("refused").status(), Some(403));

@@ -169,7 +169,7 @@ async fn a_key_is_rotated_and_who_lacks_one_starts_on_nothing_and_overwrites_not
     for id in ["kept", "written"] {
         post(&server, "/v1/jobs", job(id)).await;
     }
-    let before = call(&server, Method::GET, "/v1/jobs/before", None).await;
+    let before = call(&server, Method::GET, "/v1/jobs/before?reveal=true", None).await;
     assert_eq!(before["payload"]["env"]["TOKEN"], "s3cret");
     post(&server, "/v1/jobs/before/hold", json!({"reason": "later"})).await;
     end(server).await;
@@ -177,7 +177,7 @@ async fn a_key_is_rotated_and_who_lacks_one_starts_on_nothing_and_overwrites_not
     let server = serve(&open(&set, &[OTHER, ONE]).await).await;
     post(&server, "/v1/jobs/written/hold", json!({"reason": "later"})).await;
     for id in ["before", "kept", "written"] {
-        let job = call(&server, Method::GET, &format!("/v1/jobs/{id}"), None).await;
+        let job = call(&server, Method::GET, &format!("/v1/jobs/{id}?reveal=true"), None).await;
         assert_eq!(job["payload"]["env"]["TOKEN"], "s3cret", "{id}");
     }
     end(server).await;
@@ -194,7 +194,7 @@ async fn a_key_is_rotated_and_who_lacks_one_starts_on_nothing_and_overwrites_not
     let lost = format!("lost {former}");
     let store = open(&set, &[OTHER, &lost]).await;
     let server = serve(&store).await;
-    let written = call(&server, Method::GET, "/v1/jobs/written", None).await;
+    let written = call(&server, Method::GET, "/v1/jobs/written?reveal=true", None).await;
     assert_eq!(written["payload"]["env"]["TOKEN"], "s3cret");
     let source = || async {
         let path = format!("{}/{}jobs/_doc/kept", set.url(), set.prefix());

@@ -171,10 +171,10 @@ async fn nobody_replaces_the_job_of_somebody_else_by_its_unique_key() {
     assert_eq!(call(&server, "bob", Method::PUT, "/v1/schedules/s", by_schedule).await.0, 201);
     let scheduler = server.scheduler();
     assert_eq!(call(&server, "bob", Method::POST, "/v1/schedules/s/run", Value::Null).await.0, 202);
-    let path = "/v1/schedules/s/triggers?to=2100-01-01T00:00:00Z";
+    let path = "/v1/jobs?queue=leasehold.triggers";
     eventually("the trigger's outcome", async || {
         let (_, triggers) = call(&server, "eve", Method::GET, path, Value::Null).await;
-        triggers["items"][0]["message"].as_str().is_some_and(|message| message.contains("another name"))
+        triggers["items"][0]["result"]["message"].as_str().is_some_and(|message| message.contains("another name"))
     })
     .await;
     scheduler.shutdown().await;
@@ -241,7 +241,9 @@ async fn a_client_changes_the_schedules_that_it_created_and_their_jobs_and_no_ot
         let (status, answer) = call(&server, "ann", method.clone(), &format!("/v1/schedules/s{path}"), body).await;
         assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
     }
-    // Nobody is known any more to whom they belong.
+    // Nobody is known any more to whom they belong, also once somebody has a schedule under the former id.
+    assert_eq!(call(&server, "bob", Method::PUT, "/v1/schedules/s", schedule("s")).await.0, 201);
+    assert_eq!(call(&server, "bob", Method::POST, &format!("/v1/jobs/{id}/unhold"), Value::Null).await.0, 403);
     assert_eq!(call(&server, "ann", Method::POST, &format!("/v1/jobs/{id}/unhold"), Value::Null).await.0, 403);
     assert_eq!(call(&server, "ops", Method::POST, &format!("/v1/jobs/{id}/unhold"), Value::Null).await.0, 200);
 }
