@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 
 use indexmap::IndexMap;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::job::{Json, NoticeTarget};
@@ -13,7 +14,9 @@ use crate::notify::delivery::KIND as DELIVERY;
 
 /// What stands in the place of a value that is not shown.
 pub(crate) const HIDDEN: &str = "***";
-/// Why that cannot be stored.
+/// What stood there in answers of earlier versions, which people keep in files.
+const HIDDEN_BEFORE: &str = "(hidden)";
+/// Why these cannot be stored.
 pub(crate) const WAS_HIDDEN: &str = "stands for a value that was not shown: send the value itself";
 
 /// The place of a command's variables in a payload, in the job of a schedule, and of an address in the payload of a
@@ -51,19 +54,41 @@ pub(super) fn targets(targets: &[NoticeTarget]) -> Cow<'_, [NoticeTarget]> {
     if targets.is_empty() { Cow::Borrowed(targets) } else { targets.iter().map(hidden).collect() }
 }
 
-/// Returns the names of the variables in a payload whose values stand for some that were not shown.
+/// Returns whether a text stands for a value that was not shown, by this version or an earlier one.
+pub(super) fn is_hidden(text: &str) -> bool {
+    [HIDDEN, HIDDEN_BEFORE].contains(&text)
+}
+
+/// Returns where in a payload, such as `env.TOKEN`, something stands for a variable that was not shown: wherever
+/// [`payload`] puts it.
 pub(super) fn hidden_variables(payload: &Json) -> Vec<String> {
-    #[derive(serde::Deserialize)]
-    struct WithEnv {
-        #[serde(default)]
-        env: IndexMap<String, serde_json::Value>,
-    }
-    if !payload.as_str().contains(HIDDEN) {
+    let text = payload.as_str();
+    if ![HIDDEN, HIDDEN_BEFORE, "\\u"].iter().any(|sign| text.contains(sign)) {
         return Vec::new();
     }
-    let read = serde_json::from_str::<WithEnv>(payload.as_str());
-    let variables = read.map(|read| read.env).unwrap_or_default().into_iter();
-    variables.filter(|(_, value)| value == HIDDEN).map(|(name, _)| name).collect()
+    let mut found = Vec::new();
+    match serde_json::from_str(text) {
+        Ok(Value::Array(commands)) => {
+            for (index, command) in commands.iter().enumerate() {
+                hidden_in_env(command, |place| found.push(format!("[{index}].{place}")));
+            }
+        }
+        Ok(command) => hidden_in_env(&command, |place| found.push(format!(".{place}"))),
+        Err(_) => {}
+    }
+    found
+}
+
+/// Names the places of a command at which something stands for a variable that was not shown.
+fn hidden_in_env(command: &Value, mut found: impl FnMut(String)) {
+    match command.get("env").filter(|_| command.get("command").is_some()) {
+        Some(Value::Object(variables)) => {
+            let hidden = variables.iter().filter(|(_, value)| value.as_str().is_some_and(is_hidden));
+            hidden.for_each(|(name, _)| found(format!("env.{name}")));
+        }
+        Some(Value::String(env)) if is_hidden(env) => found("env".to_owned()),
+        _ => {}
+    }
 }
 
 /// Returns a text in which what is at this path is hidden: of an object, each value.
@@ -164,8 +189,28 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_a_value_that_was_not_shown_is_found() {
-        assert_eq!(hidden_variables(&json(r#"{"env":{"A":"***","B":"b","C":"****"}}"#)), ["A"]);
-        assert!(hidden_variables(&json(r#"{"env":["***"],"command":"echo ***"}"#)).is_empty());
+    fn what_stands_for_a_value_that_was_not_shown_is_found_wherever_it_is_put() {
+        for (shown, places) in [
+            (r#"{"command":"a","env":{"A":"s","B":7}}"#, vec![".env.A", ".env.B"]),
+            (r#"{"command":"a","\u0065nv":{"A":"s"}}"#, vec![".env.A"]),
+            (r#"{"command":"a","env":"s"}"#, vec![".env"]),
+            (r#"{"command":"a","env":["s"]}"#, vec![".env"]),
+            (
+                r#"[{"command":"a","env":{"A":"s"}},7,{"command":"a"},{"command":"a","env":null}]"#,
+                vec!["[0].env.A", "[3].env"],
+            ),
+            (r#"{"command":"a","env":{}}"#, vec![]),
+            (r#"{"env":{"A":"s"}}"#, vec![]),
+            (r#"{"x":{"command":"a","env":{"A":"s"}}}"#, vec![]),
+            (r#"[[{"command":"a","env":{"A":"s"}}]]"#, vec![]),
+        ] {
+            assert!(hidden_variables(&json(shown)).is_empty(), "{shown}");
+            let hidden = payload(&json(shown), "shell");
+            assert_eq!(hidden_variables(&hidden), places, "{shown}");
+            let by_earlier = json(&hidden.as_str().replace(HIDDEN, HIDDEN_BEFORE));
+            assert_eq!(hidden_variables(&by_earlier), places, "{shown}");
+        }
+        assert_eq!(hidden_variables(&json(r#"{"command":"a","env":{"A":"\u002a**","B":"****"}}"#)), [".env.A"]);
+        assert!(hidden_variables(&json(r#"{"command":"echo ***","env":{"A":"b"}}"#)).is_empty());
     }
 }

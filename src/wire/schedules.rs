@@ -311,7 +311,7 @@ fn check_action(action: &Action, checks: &mut Checks) {
     if action
         .body
         .as_ref()
-        .is_some_and(|body| serde_json::from_str::<&str>(body.as_str()).is_ok_and(|text| text == HIDDEN))
+        .is_some_and(|body| serde_json::from_str::<String>(body.as_str()).is_ok_and(|text| hidden::is_hidden(&text)))
     {
         checks.fault("action.body", WAS_HIDDEN);
     }
@@ -326,7 +326,7 @@ fn check_action(action: &Action, checks: &mut Checks) {
                 Ok(_) => {}
                 Err(_) => checks.fault(field(), "is not the name of a header"),
             }
-            if value == HIDDEN {
+            if hidden::is_hidden(value) {
                 checks.fault(field(), WAS_HIDDEN);
             }
             if http::HeaderValue::try_from(value).is_err() {

@@ -163,8 +163,8 @@ impl SubmitJob {
         let priority =
             checks.within("priority", self.priority.unwrap_or_default(), Priority::LOWEST..=Priority::HIGHEST);
         checks.body("payload", self.payload.as_ref());
-        for variable in self.payload.as_ref().map(hidden::hidden_variables).unwrap_or_default() {
-            checks.fault(format!("payload.env.{variable}"), hidden::WAS_HIDDEN);
+        for place in self.payload.as_ref().map(hidden::hidden_variables).unwrap_or_default() {
+            checks.fault(format!("payload{place}"), hidden::WAS_HIDDEN);
         }
         checks.labels(&self.labels);
         checks.resources(&self.resources);

@@ -200,6 +200,18 @@ async fn a_schedule_that_cannot_be_meant_is_refused_with_its_field() {
             "action.headers.a",
         ),
         (
+            &json!({"type": "http", "url": "http://127.0.0.1/", "headers": {"a": "(hidden)"}}),
+            json!({"cron": "@daily"}),
+            json!({}),
+            "action.headers.a",
+        ),
+        (
+            &json!({"type": "http", "url": "http://127.0.0.1/", "body": "(hidden)"}),
+            json!({"cron": "@daily"}),
+            json!({}),
+            "action.body",
+        ),
+        (
             &json!({"type": "http", "url": "http://127.0.0.1/", "headers": {"host": "x"}}),
             json!({"cron": "@daily"}),
             json!({}),
