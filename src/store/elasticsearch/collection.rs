@@ -289,11 +289,25 @@ impl<E: Element> Collection<E> {
         Ok(self.get_with(ids, deadline, Self::read_if_possible).await?.into_iter().flatten().collect())
     }
 
+    /// Reads those of the elements in real time that are there and can be read, and whose documents are sought.
+    pub(super) async fn get_sought(
+        &self,
+        ids: &[String],
+        deadline: Instant,
+        is_sought: impl Fn(&RawDocument<'_>) -> bool,
+    ) -> Result<Vec<E>, StoreError> {
+        let read = |collection: &Self, document: &RawDocument<'_>| match is_sought(document) {
+            true => collection.read_if_possible(document),
+            false => Ok(None),
+        };
+        Ok(self.get_with(ids, deadline, read).await?.into_iter().flatten().collect())
+    }
+
     async fn get_with(
         &self,
         mut ids: &[impl Serialize],
         deadline: Instant,
-        read: fn(&Self, &RawDocument<'_>) -> Result<Option<E>, StoreError>,
+        read: impl Fn(&Self, &RawDocument<'_>) -> Result<Option<E>, StoreError>,
     ) -> Result<Vec<Option<E>>, StoreError> {
         let mut found = Vec::with_capacity(ids.len());
         let mut pace = Pace::default();

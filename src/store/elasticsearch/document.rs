@@ -321,7 +321,7 @@ impl<'a> JobDocument<'a> {
         }
     }
 
-    /// Seals what is secret in the document of this job, if there are keys.
+    /// Encrypts what is secret in the document of this job, if there are keys.
     pub(super) fn encrypt(mut self, job: &Job, keys: &EncryptionKeys) -> Result<Self, serde_json::Error> {
         if keys.is_empty() {
             return Ok(self);

@@ -145,6 +145,12 @@ impl EncryptionKeys {
         Ok(format!("{MARK}{}:{}", key.id, URL_SAFE_NO_PAD.encode(encrypted)).into())
     }
 
+    /// Returns whether a text is encrypted with the key that encrypts now.
+    pub(super) fn is_by_first(&self, text: &str) -> bool {
+        let id = text.strip_prefix(MARK).and_then(|encrypted| encrypted.split_once(':')).map(|(id, _)| id);
+        id.is_some() && id == self.ids().next()
+    }
+
     /// Returns a text as it was before it was encrypted, if it was.
     ///
     /// # Errors
@@ -225,6 +231,7 @@ mod tests {
             [Ok("s3cret".to_owned()), Ok("s3cret".to_owned())]
         );
         assert_eq!(decrypt(&new, &since), Ok("s3cret".to_owned()));
+        assert_eq!([&before, &since, "[1]"].map(|text| rotated.is_by_first(text)), [false, true, false]);
         for (keys, encrypted, of) in [(&old, &since, ids[0]), (&new, &before, ids[1])] {
             let why = decrypt(keys, encrypted).expect_err("another key");
             assert!(why.contains(of) && why.contains("--secrets-key-file") && !why.contains("s3cret"), "{why}");

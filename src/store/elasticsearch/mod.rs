@@ -171,6 +171,10 @@ impl ElasticsearchStore {
         });
         let records = Records::new(Arc::clone(&context));
         keys_in_use::check(&records, &context.indices.encryption, Instant::now() + options.write_timeout).await?;
+        let deadline = Instant::now() + options.write_timeout;
+        if let Err(error) = records.encrypt_by_first(&context.indices.encryption, deadline).await {
+            tracing::warn!(%error, "settings and subscriptions of before stay as they are encrypted until the next start");
+        }
         let watched = Arc::clone(&context);
         let watch = async move {
             let Context { nodes, indices, standing, reach, request_timeout, .. } = &*watched;

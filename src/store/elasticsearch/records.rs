@@ -176,6 +176,39 @@ impl Records {
         self.0.get_readable(&page.found, deadline).await
     }
 
+    /// Writes the records that may hold secrets and are not encrypted with the first of these keys, so that they are.
+    /// Most of them are written seldom, and one never: the key that signs notifications. What another process writes
+    /// meanwhile is left, since that one encrypts it.
+    pub(super) async fn encrypt_by_first(&self, keys: &EncryptionKeys, deadline: Instant) -> Result<(), StoreError> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let is_sought = |document: &RawDocument<'_>| {
+            let source = document.source().ok().flatten();
+            let stored = source.and_then(|source| serde_json::from_str::<RecordDocument<'_>>(source.get()).ok());
+            stored.is_some_and(|stored| stored.body_text.is_none_or(|text| !keys.is_by_first(&text)))
+        };
+        for kind in [RecordKind::Subscription, RecordKind::Setting] {
+            let (query, sort) = of_kind(kind);
+            let mut after = None;
+            // Ends: every round goes a page further, or is the last.
+            loop {
+                let Page { hits, last, found } = self.0.ids(&query, &sort, after, deadline).await?;
+                let records = self.0.get_sought(&found, deadline, is_sought).await?;
+                let records = records.into_iter().filter(|record| holds_secrets(&record.key));
+                let writes = records.map(|Record { key, body, version }| RecordWrite::put(key, body, Some(version)));
+                for error in self.0.write(writes.collect()).await.into_iter().filter_map(Result::err) {
+                    tracing::debug!(%error, "a record is left as it is encrypted");
+                }
+                if hits < PAGE {
+                    break;
+                }
+                after = last;
+            }
+        }
+        Ok(())
+    }
+
     /// Closes the records to writes and waits until every write under way is decided.
     pub(super) async fn close(&self) {
         self.0.close().await;

@@ -80,7 +80,12 @@ async fn post(server: &Server, path: &str, body: Value) -> Value {
 
 /// Everything that a search finds in all indices, as text.
 async fn everything(set: &IndexSet) -> String {
-    let path = format!("{}/{}*/_search?size=10000&expand_wildcards=all", set.url(), set.prefix());
+    found_in(set, "*").await
+}
+
+/// Everything that a search finds in these indices.
+async fn found_in(set: &IndexSet, indices: &str) -> String {
+    let path = format!("{}/{}{indices}/_search?size=10000&expand_wildcards=all", set.url(), set.prefix());
     reqwest::get(path).await.expect("an answer").text().await.expect("text")
 }
 
@@ -154,6 +159,41 @@ async fn with_a_key_nothing_that_is_secret_is_found_in_any_index_and_without_one
         }
         set.give_back();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_with_a_key_encrypts_the_subscriptions_and_settings_that_were_written_before() {
+    let set = servers::elasticsearch().await.index_set().await;
+    let store = open(&set, &[]).await;
+    let server = serve(&store).await;
+    let receiver = json!({"url": "http://127.0.0.1:1/word-of-the-receiver", "events": ["failed"]});
+    let subscribed = post(&server, "/v1/subscriptions", receiver).await;
+    let read = async |server: &Server| {
+        let signing = call(server, Method::GET, "/v1/admin/signing-key", None).await["secret"].clone();
+        (signing, call(server, Method::GET, "/v1/subscriptions", None).await)
+    };
+    let before = read(&server).await;
+    let secrets = [&subscribed["secret"], &before.0].map(|secret| secret.as_str().expect("text").to_owned());
+    end(server).await;
+    refresh(&*store).await;
+    let found = found_in(&set, "records").await;
+    assert!(secrets.iter().all(|secret| found.contains(secret.as_str())), "{found}");
+
+    for keys in [&[ONE][..], &[OTHER, ONE], &[ONE, OTHER]] {
+        let store = open(&set, keys).await;
+        refresh(&*store).await;
+        let found = found_in(&set, "records").await;
+        for word in secrets.iter().map(String::as_str).chain(["word-of-the-receiver"]) {
+            assert!(!found.contains(word), "{keys:?}: {found}");
+        }
+        let ids = ids(keys);
+        let of = |id: &String| found.matches(&format!("encrypted:1:{id}:")).count();
+        assert!(of(&ids[0]) >= 2 && ids[1..].iter().all(|former| of(former) == 0), "{keys:?}: {found}");
+        let server = serve(&store).await;
+        assert_eq!(read(&server).await, before, "{keys:?}");
+        end(server).await;
+    }
+    set.give_back();
 }
 
 #[tokio::test(flavor = "multi_thread")]
