@@ -3,6 +3,7 @@
 
 mod sessions;
 mod shown;
+mod sign_ins;
 mod sites;
 
 use std::collections::BTreeSet;
@@ -23,6 +24,7 @@ pub use self::sites::OwnNames;
 
 use self::sessions::KnownSessions;
 use self::shown::Shown;
+use self::sign_ins::SignIns;
 use self::sites::Sites;
 use super::budgets::Budgets;
 use super::denied::DeniedCalls;
@@ -313,6 +315,8 @@ pub(super) struct Guard {
     pub(super) denied: DeniedCalls,
     /// What reads sessions; `None` where nobody signs in.
     sessions: Option<SessionReader>,
+    /// How often the holder of each token has signed in of late.
+    pub(super) sign_ins: SignIns,
     /// Whether people reach the process by TLS, whatever a proxy says.
     is_by_tls: bool,
     /// The renewals of tokens after which the budgets were shared.
@@ -331,8 +335,8 @@ impl Guard {
         let sites = access.is_open().then(|| Sites::new(address, access.names.clone()));
         let (failures, is_by_tls) = (Failures::default(), access.names.is_by_tls());
         let seen = AtomicU64::new(0);
-        let denied = DeniedCalls::default();
-        Self { sites, is_by_tls, access, budgets, proxies, failures, denied, sessions, seen }
+        let (denied, sign_ins) = (DeniedCalls::default(), SignIns::default());
+        Self { sites, is_by_tls, access, budgets, proxies, failures, denied, sessions, sign_ins, seen }
     }
 
     /// Returns the key of the session that a call shows and that has to be read before the call is looked at.

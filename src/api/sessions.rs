@@ -21,6 +21,7 @@ pub(crate) async fn begin(State(app): State<App>, headers: HeaderMap) -> Answer 
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let (token, fingerprint) = access.shown_token(&headers)?;
+    app.guard.sign_ins.count(&token, &fingerprint)?;
     let begun = app.manager.sessions().begin(&token, fingerprint, app.limits.session_idle).await;
     let (key, session) = begun.map_err(ManagerError::from)?;
     access.note_session(&key, Some(session));

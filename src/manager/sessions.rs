@@ -22,7 +22,7 @@ use crate::store::{Record, RecordKey, RecordKind, Refresh, Store, StoreError};
 /// How long a session lasts at most, however much it is used: a night shift and the day after it.
 pub const SESSION_LASTS: Duration = Duration::from_secs(24 * 3600);
 
-/// The most sessions of one token. The oldest ends when there is a further one.
+/// The most sessions of one token, and not of all tokens of one name. The oldest ends when there is a further one.
 pub const MAX_SESSIONS: usize = 100;
 
 /// How often the use of a session is written at most.
@@ -149,7 +149,7 @@ impl Sessions {
     ) -> Result<(SessionKey, Session), RecordError> {
         // A search may lag behind the sessions that have just begun.
         self.store.refresh(Refresh::Records).await?;
-        self.make_room(token).await?;
+        self.make_room(&fingerprint).await?;
         let now = self.clock.now();
         let session = Session {
             token: token.clone(),
@@ -208,12 +208,12 @@ impl Sessions {
         change_record(&*self.store, &record, |session| Ok::<_, RecordError>(to(session))).await.map(drop)
     }
 
-    /// Removes the oldest sessions of a token, so that there is room for one more.
-    async fn make_room(&self, token: &Actor) -> Result<(), RecordError> {
+    /// Removes the oldest sessions of the token of this fingerprint, so that there is room for one more.
+    async fn make_room(&self, fingerprint: &str) -> Result<(), RecordError> {
         let mut own = Vec::new();
         let mut after = None;
         while let Some(page) = self.page(after).await? {
-            own.extend(page.found.into_iter().filter(|(_, session)| session.token == *token));
+            own.extend(page.found.into_iter().filter(|(_, session)| session.fingerprint == fingerprint));
             after = Some(page.last);
         }
         own.sort_by_key(|(_, session)| session.created_at);

@@ -26,7 +26,12 @@ fn name(name: &str) -> Actor {
 
 impl Bed {
     async fn begin(&self, token: &str) -> SessionKey {
-        self.sessions.begin(&name(token), "print".to_owned(), IDLE).await.expect("begun").0
+        self.begin_with(token, "print").await
+    }
+
+    /// Begins a session for the token of this name and fingerprint.
+    async fn begin_with(&self, token: &str, fingerprint: &str) -> SessionKey {
+        self.sessions.begin(&name(token), fingerprint.to_owned(), IDLE).await.expect("begun").0
     }
 
     async fn is_there(&self, key: &SessionKey) -> bool {
@@ -104,7 +109,7 @@ async fn use_is_written_once_a_minute_and_never_by_one_that_has_ended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_has_so_many_sessions_and_the_oldest_goes() {
     let bed = bed();
-    let other = bed.begin("other").await;
+    let other = bed.begin_with("ops", "other print").await;
     let mut own = Vec::new();
     for _ in 0..MAX_SESSIONS + 2 {
         bed.clock.advance(Duration::from_millis(1));
@@ -113,7 +118,7 @@ async fn a_token_has_so_many_sessions_and_the_oldest_goes() {
     for (nth, key) in own.iter().enumerate() {
         assert_eq!(bed.is_there(key).await, nth >= 2, "session {nth}");
     }
-    assert!(bed.is_there(&other).await, "it is of another token");
+    assert!(bed.is_there(&other).await, "it is of another token of the same name");
 }
 
 #[tokio::test(flavor = "multi_thread")]
