@@ -26,6 +26,7 @@ use self::sessions::KnownSessions;
 use self::shown::Shown;
 use self::sign_ins::SignIns;
 use self::sites::Sites;
+use super::budget::Holder;
 use super::budgets::Budgets;
 use super::denied::DeniedCalls;
 use super::error::{ApiError, Code};
@@ -101,7 +102,7 @@ pub enum AccessError {
 /// The tokens that a server accepts, and the names by which it is called. The tokens of clones are renewed together.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
-    tokens: Arc<RwLock<Arc<[Arc<Holder>]>>>,
+    tokens: Arc<RwLock<Arc<[Arc<TokenHolder>]>>>,
     /// How many times the tokens were renewed.
     renewals: Arc<AtomicU64>,
     sessions: Arc<KnownSessions>,
@@ -109,14 +110,14 @@ pub struct Access {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Holder {
+struct TokenHolder {
     name: Actor,
     roles: BTreeSet<Role>,
     hash: [u8; 32],
     may_edit_others: bool,
 }
 
-impl Holder {
+impl TokenHolder {
     /// Returns what stands for the token in its sessions: the hash of its hash, which no server accepts.
     fn fingerprint(&self) -> String {
         hex(&Sha256::digest(self.hash))
@@ -166,23 +167,23 @@ impl Access {
 
     /// Returns the holder of this token. Every token is compared, each in constant time, so that the duration does not
     /// reveal which one came close.
-    fn holder_of(&self, token: &str) -> Option<Arc<Holder>> {
+    fn holder_of(&self, token: &str) -> Option<Arc<TokenHolder>> {
         let shown: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         self.find(|holder| holder.hash.ct_eq(&shown).into())
     }
 
     /// Returns the holder of the token for which a session stands, as the session was last read.
-    fn holder_in(&self, session: &str) -> Option<Arc<Holder>> {
+    fn holder_in(&self, session: &str) -> Option<Arc<TokenHolder>> {
         let session = self.sessions.get(&SessionKey::parse(session)?)?;
         self.find(|holder| holder.name == session.token && holder.fingerprint() == session.fingerprint)
     }
 
-    fn find(&self, is_it: impl Fn(&Holder) -> bool) -> Option<Arc<Holder>> {
+    fn find(&self, is_it: impl Fn(&TokenHolder) -> bool) -> Option<Arc<TokenHolder>> {
         let tokens = self.tokens.read();
         tokens.iter().fold(None, |found, holder| if is_it(holder) { Some(holder) } else { found }).cloned()
     }
 
-    fn holder(&self, shown: Shown<'_>) -> Option<Arc<Holder>> {
+    fn holder(&self, shown: Shown<'_>) -> Option<Arc<TokenHolder>> {
         match shown {
             Shown::Token(token) => self.holder_of(token),
             Shown::Session(session) => self.holder_in(session),
@@ -221,7 +222,7 @@ impl Access {
     }
 
     /// Returns the holder of the token in these headers, or of the one for which the session in them stands.
-    fn named(&self, headers: &HeaderMap) -> Result<Arc<Holder>, ApiError> {
+    fn named(&self, headers: &HeaderMap) -> Result<Arc<TokenHolder>, ApiError> {
         let shown = Shown::in_headers(headers).ok_or_else(|| ApiError::new(Code::Unauthorized, SEND_A_TOKEN))?;
         let unknown = match shown {
             Shown::Token(_) => "the token is not known",
@@ -268,7 +269,7 @@ pub(super) fn anonymous() -> Caller {
 }
 
 /// Checks tokens as they are configured.
-fn holders(tokens: Vec<Token>) -> Result<Arc<[Arc<Holder>]>, AccessError> {
+fn holders(tokens: Vec<Token>) -> Result<Arc<[Arc<TokenHolder>]>, AccessError> {
     let mut hashes = BTreeSet::new();
     let mut holders = Vec::with_capacity(tokens.len());
     for Token { name, roles, sha256, may_edit_others } in tokens {
@@ -282,7 +283,7 @@ fn holders(tokens: Vec<Token>) -> Result<Arc<[Arc<Holder>]>, AccessError> {
         if !hashes.insert(hash) {
             return Err(AccessError::Twice(name));
         }
-        holders.push(Arc::new(Holder { name, roles, hash, may_edit_others }));
+        holders.push(Arc::new(TokenHolder { name, roles, hash, may_edit_others }));
     }
     Ok(holders.into())
 }
@@ -344,15 +345,16 @@ impl Guard {
         if self.access.is_open() { None } else { sessions::unread(headers, &self.access.sessions) }
     }
 
-    /// Reads a session as the store has it now.
+    /// Reads a session as the store has it now, for a call from this address. A key that is not known to be that of a
+    /// session may be made up: until it is read, the call is a stranger's.
     ///
     /// # Errors
-    /// The store cannot be read.
-    pub(super) async fn read_session(&self, key: &SessionKey) -> Result<(), ApiError> {
-        match &self.sessions {
-            Some(sessions) => Ok(sessions.read(key, &self.access.sessions).await?),
-            None => Ok(()),
-        }
+    /// The store cannot be read, or the address has as many calls of strangers as it may.
+    pub(super) async fn read_session(&self, key: &SessionKey, address: Option<IpAddr>) -> Result<(), ApiError> {
+        let (Some(sessions), known) = (&self.sessions, &self.access.sessions) else { return Ok(()) };
+        let stranger = address.filter(|_| known.get(key).is_none()).map(Holder::at);
+        let _share = stranger.map(|stranger| self.budgets.strange_calls.take(&stranger, 1)).transpose()?;
+        Ok(sessions.read(key, known).await?)
     }
 
     /// Shares the budgets among the holders of tokens that were renewed.

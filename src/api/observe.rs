@@ -56,11 +56,12 @@ pub(super) fn observe(
     };
     let way = guard.way(from, request.headers());
     request.extensions_mut().insert(way);
-    let taken = take_cookie(&mut request, way);
-    match guard.unread_session(request.headers()).filter(|_| taken.is_ok()) {
-        None => Either::Left(run(guard, request, next, begun, taken)),
+    // Nothing is read for a request that is refused as it stands.
+    let admitted = take_cookie(&mut request, way).and_then(|()| admit(&guard, &request));
+    match guard.unread_session(request.headers()).filter(|_| admitted.is_ok()) {
+        None => Either::Left(run(guard, request, next, begun, admitted)),
         Some(key) => Either::Right(Box::pin(async move {
-            let read = guard.read_session(&key).await;
+            let read = guard.read_session(&key, begun.address).await;
             run(guard, request, next, begun, read).await
         })),
     }
@@ -72,10 +73,9 @@ fn run(
     mut request: Request,
     mut next: Next,
     begun: Begun,
-    so_far: Result<(), ApiError>,
+    admitted: Result<(), ApiError>,
 ) -> impl Future<Output = Response> {
-    let admitted = so_far.and_then(|()| admit(&guard, &request));
-    let shown = Shown::of(&guard, &request);
+    let refusable = Refusable::of(&guard, &request);
     let (answer, strangers) = match admitted.and_then(|()| charge(&guard, &mut request)) {
         Ok(strangers) => (Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()), strangers),
         Err(refused) => (Either::Right(ready(Ok(Ok(refused.into_response())))), None),
@@ -88,7 +88,7 @@ fn run(
             if let Some(strangers) = strangers {
                 response.extensions_mut().insert(strangers);
             }
-            (shown.and_then(|shown| shown.wait(&guard, response.status())), response)
+            (refusable.and_then(|refusable| refusable.wait(&guard, response.status())), response)
         })
         .then(|(wait, response)| match wait {
             None => Either::Left(ready(response)),
@@ -96,16 +96,16 @@ fn run(
         })
 }
 
-/// A call that shows a token or a session, known or not.
+/// A call that shows a token or a session, known or not, and whose refusal may have to wait.
 #[derive(Clone, Copy, Debug)]
-struct Shown {
+struct Refusable {
     address: IpAddr,
     /// Whether a page is asked for, which sends those to sign in who are not known.
     is_read: bool,
 }
 
-impl Shown {
-    /// Returns what a call shows; `None` where it shows no token, or comes from this process itself.
+impl Refusable {
+    /// Returns a call as one that shows something; `None` where it shows nothing, or comes from this process itself.
     fn of(guard: &Guard, request: &Request) -> Option<Self> {
         if guard.access.is_open() {
             return None;

@@ -1,25 +1,33 @@
 //! What cannot be brought about over a connection at will.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use bytes::Bytes;
+use futures::future::join_all;
 use http::Request;
+use http::header::{AUTHORIZATION, HOST};
 use http_body_util::BodyExt;
 use tempfile::TempDir;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::access::Access;
+use super::access::{Access, Role, SessionReader, Token, token_hash};
 use super::app::AppParts;
+use super::error::Code;
 use super::*;
 use crate::clock::SystemClock;
-use crate::job::{JobId, JobState};
-use crate::manager::{Caller, Claimed, Manager, ManagerConfig};
+use crate::job::{Actor, JobId, JobState};
+use crate::manager::{Caller, Claimed, Manager, ManagerConfig, SessionKey, Sessions};
 use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
+use crate::store::{Standing, Store};
+use crate::wire::cookie::SESSION_SCHEME;
 use crate::wire::{ClaimJobs, Problem, SubmitJob};
 
 struct Fixture {
@@ -112,6 +120,60 @@ async fn an_answer_that_is_sent_leaves_its_jobs_with_the_worker() {
     let claimed = fixture.app.manager.claim(again.into_claim().expect("a claim")).await.expect("an answer");
     assert_eq!(claimed.jobs().len(), 0);
     assert_eq!(fixture.state(&id).await, (JobState::Running, 1));
+}
+
+/// Returns access for one token, whose holder may read.
+fn one_token() -> Access {
+    Access::new(vec![reader("ops")]).expect("a token")
+}
+
+fn reader(name: &'static str) -> Token {
+    let (name, sha256) = (Actor::system(name), token_hash("s3cret"));
+    Token { name, roles: [Role::Read].into(), sha256, may_edit_others: false }
+}
+
+/// Returns the sessions of a store that lies in this directory.
+fn sessions_in(directory: &TempDir) -> (Arc<EmbeddedStore>, Sessions) {
+    let store = Arc::new(EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens"));
+    (Arc::clone(&store), Sessions::new(store, Arc::new(SystemClock::default())))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_session_is_read_for_a_request_that_is_refused_as_it_stands() {
+    let directory = TempDir::new().expect("a directory");
+    let (store, sessions) = sessions_in(&directory);
+    store.close().await;
+    let reader = SessionReader::new(sessions);
+    let guard = Limits::default().guard(one_token(), ([192, 0, 2, 1], 7400).into(), Some(reader));
+    let router = Router::new().route("/", get(async || ())).layer(from_fn_with_state(guard, observe::observe));
+    for (hosts, status) in [(1, 503), (2, 400)] {
+        let made_up = format!("{SESSION_SCHEME} {}", SessionKey::generate().to_text());
+        let request = Request::get("/").header(AUTHORIZATION, made_up);
+        let request = (0..hosts).fold(request, |request, _| request.header(HOST, "a"));
+        let response = router.clone().oneshot(request.body(Body::empty()).expect("a request")).await;
+        assert_eq!(response.expect("an answer").status(), status, "with {hosts} names");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_has_as_many_keys_read_that_may_be_made_up_as_it_has_calls_without_a_token() {
+    let directory = TempDir::new().expect("a directory");
+    let (_store, sessions) = sessions_in(&directory);
+    let begun = sessions.begin(&Actor::system("ops"), "print".to_owned(), Duration::from_secs(3_600)).await;
+    let (known, session) = begun.expect("begun");
+    // One that follows looks for a while for what it does not find.
+    let (_standing, standing) = watch::channel(Standing::default());
+    let limits = Limits { unauthenticated_calls: 8, ..Limits::default() };
+    let reader = SessionReader::of_member(sessions, standing);
+    let guard = limits.guard(one_token(), ([192, 0, 2, 1], 7400).into(), Some(reader));
+    guard.access.note_session(&known, Some(session));
+    let [here, elsewhere] = [[192, 0, 2, 2], [192, 0, 2, 3]].map(|address| Some(IpAddr::from(address)));
+    let made_up: Vec<SessionKey> = (0..5).map(|_| SessionKey::generate()).collect();
+    let reads = made_up.iter().map(|key| guard.read_session(key, here));
+    let reads = reads.chain([guard.read_session(&made_up[0], elsewhere), guard.read_session(&known, here)]);
+    let reads = join_all(reads).await.into_iter().map(|read| read.map_err(|refused| refused.code()));
+    let (read, refused) = (Ok(()), Err(Code::ShareTaken));
+    assert_eq!(reads.collect::<Vec<_>>(), [read, read, refused, refused, refused, read, read]);
 }
 
 #[tokio::test]

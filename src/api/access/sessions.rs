@@ -18,8 +18,11 @@ use crate::store::{Standing, StoreError};
 
 /// For how long a session counts as it was read.
 const FRESH: Duration = Duration::from_secs(3);
-/// How many sessions are read at once. A key that somebody made up costs a read as well.
+/// How many keys are read at once that are not known to be those of sessions: one that somebody made up costs a read as
+/// well.
 const AT_ONCE: usize = 16;
+/// How many sessions are read at once that are known, and are read again.
+const AGAIN_AT_ONCE: usize = 16;
 /// How many sessions are known at the most before those that are not fresh are left out.
 const MOST: usize = 1_000;
 /// How many times a member that follows looks for a session, and the pause in between: it may have begun a moment ago
@@ -71,13 +74,17 @@ pub(crate) struct SessionReader {
     sessions: Sessions,
     /// Where the process stands in its group; `None` where it is of none.
     standing: Option<watch::Receiver<Standing>>,
+    /// For keys that may be made up, which keep nobody waiting who has signed in.
     turns: Semaphore,
+    /// For sessions that are known.
+    turns_again: Semaphore,
 }
 
 impl SessionReader {
     /// Reads from a store that this process writes itself.
     pub(crate) fn new(sessions: Sessions) -> Self {
-        Self { sessions, standing: None, turns: Semaphore::new(AT_ONCE) }
+        let [turns, turns_again] = [AT_ONCE, AGAIN_AT_ONCE].map(Semaphore::new);
+        Self { sessions, standing: None, turns, turns_again }
     }
 
     /// Reads from the store of a member of a group, which has what the leader has written a moment later.
@@ -91,12 +98,25 @@ impl SessionReader {
 
     /// Reads a session into what is known of them, and has its use noted where this process writes.
     pub(super) async fn read(&self, key: &SessionKey, known: &KnownSessions) -> Result<(), StoreError> {
+        if let Some(session) = self.look(key, known).await?
+            && self.leads()
+            && let Err(error) = self.sessions.note_use(key, &session).await
+        {
+            tracing::debug!(%error, "the use of a session is not noted");
+        }
+        Ok(())
+    }
+
+    /// Reads a session into what is known of them, and returns it; `None` where there is none, or another one has read
+    /// it meanwhile.
+    pub(super) async fn look(&self, key: &SessionKey, known: &KnownSessions) -> Result<Option<Session>, StoreError> {
+        let turns = if known.get(key).is_some() { &self.turns_again } else { &self.turns };
         let mut looks = 0;
         let (session, read_at) = loop {
-            let turn = self.turns.acquire().await;
+            let turn = turns.acquire().await;
             // While this one waited for its turn, another one of the same page may have read it.
             if known.is_fresh(key) {
-                return Ok(());
+                return Ok(None);
             }
             let read_at = Instant::now();
             let session = self.sessions.find(key).await?;
@@ -108,12 +128,7 @@ impl SessionReader {
             sleep(NEXT_LOOK_AFTER).await;
         };
         known.note(key, session.clone(), read_at);
-        if let Some(session) = session.filter(|_| self.leads())
-            && let Err(error) = self.sessions.note_use(key, &session).await
-        {
-            tracing::debug!(%error, "the use of a session is not noted");
-        }
-        Ok(())
+        Ok(session)
     }
 }
 
@@ -124,9 +139,13 @@ pub(super) fn unread(headers: &HeaderMap, known: &KnownSessions) -> Option<Sessi
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+    use tokio::time::timeout;
+
     use super::*;
-    use crate::clock::Timestamp;
+    use crate::clock::{SystemClock, Timestamp};
     use crate::job::Actor;
+    use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
     fn session() -> Session {
         let at = Timestamp::from_millis(0);
@@ -145,6 +164,23 @@ mod tests {
         assert!(known.get(&key).is_none() && known.is_fresh(&key), "it is not read again to be refused");
         tokio::time::advance(FRESH).await;
         assert!(!known.is_fresh(&key));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_session_that_is_known_waits_for_no_key_that_is_made_up() {
+        let place = tempfile::tempdir().expect("a directory");
+        let store = EmbeddedStore::open(place.path(), &EmbeddedOptions::default()).expect("the store opens");
+        let sessions = Sessions::new(Arc::new(store), Arc::new(SystemClock::default()));
+        let begun = sessions.begin(&Actor::system("ops"), "print".to_owned(), Duration::from_secs(3_600)).await;
+        let (key, session) = begun.expect("begun");
+        let (reader, known) = (SessionReader::new(sessions), KnownSessions::default());
+        let all = reader.turns.acquire_many(AT_ONCE as u32).await.expect("as many as there are");
+        assert!(reader.look(&SessionKey::generate(), &known).now_or_never().is_none(), "it waits for its turn");
+        known.note(&key, Some(session.clone()), Instant::now() - FRESH);
+        let looked = timeout(Duration::from_secs(20), reader.look(&key, &known)).await.expect("it does not wait");
+        assert_eq!(looked.expect("read"), Some(session));
+        drop(all);
+        assert_eq!(reader.look(&SessionKey::generate(), &known).await.expect("read"), None);
     }
 
     #[tokio::test(start_paused = true)]
