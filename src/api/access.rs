@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::RwLock;
@@ -173,8 +174,8 @@ impl Access {
     }
 
     /// Returns the holder of the token for which a session stands, as the session was last read.
-    fn holder_in(&self, session: &str) -> Option<Arc<TokenHolder>> {
-        let session = self.sessions.get(&SessionKey::parse(session)?)?;
+    fn holder_in(&self, key: &SessionKey) -> Option<Arc<TokenHolder>> {
+        let session = self.sessions.get(key)?;
         self.find(|holder| holder.name == session.token && holder.fingerprint() == session.fingerprint)
     }
 
@@ -186,7 +187,7 @@ impl Access {
     fn holder(&self, shown: Shown<'_>) -> Option<Arc<TokenHolder>> {
         match shown {
             Shown::Token(token) => self.holder_of(token),
-            Shown::Session(session) => self.holder_in(session),
+            Shown::Session(session) => self.holder_in(&SessionKey::parse(session)?),
         }
     }
 
@@ -299,6 +300,14 @@ pub(super) struct Permit {
     pub(super) sight: Sight,
 }
 
+/// Who makes a call, with the roles at that time.
+#[derive(Clone, Debug)]
+pub(super) struct KnownCaller {
+    holder: Arc<TokenHolder>,
+    /// The session that stands for the token, if one does.
+    session: Option<SessionKey>,
+}
+
 /// Who may call a process, and from where.
 #[derive(Debug)]
 pub(super) struct Guard {
@@ -320,6 +329,8 @@ pub(super) struct Guard {
     pub(super) sign_ins: SignIns,
     /// Whether people reach the process by TLS, whatever a proxy says.
     is_by_tls: bool,
+    /// How long an answer goes on before who called is looked at again.
+    pub(super) looks_again_after: Duration,
     /// The renewals of tokens after which the budgets were shared.
     seen: AtomicU64,
 }
@@ -332,12 +343,25 @@ impl Guard {
         budgets: Budgets,
         proxies: Proxies,
         sessions: Option<SessionReader>,
+        looks_again_after: Duration,
     ) -> Self {
         let sites = access.is_open().then(|| Sites::new(address, access.names.clone()));
         let (failures, is_by_tls) = (Failures::default(), access.names.is_by_tls());
         let seen = AtomicU64::new(0);
         let (denied, sign_ins) = (DeniedCalls::default(), SignIns::default());
-        Self { sites, is_by_tls, access, budgets, proxies, failures, denied, sessions, sign_ins, seen }
+        Self {
+            sites,
+            is_by_tls,
+            access,
+            budgets,
+            proxies,
+            failures,
+            denied,
+            sessions,
+            sign_ins,
+            looks_again_after,
+            seen,
+        }
     }
 
     /// Returns the key of the session that a call shows and that has to be read before the call is looked at.
@@ -355,6 +379,31 @@ impl Guard {
         let stranger = address.filter(|_| known.get(key).is_none()).map(Holder::at);
         let _share = stranger.map(|stranger| self.budgets.strange_calls.take(&stranger, 1)).transpose()?;
         Ok(sessions.read(key, known).await?)
+    }
+
+    /// Returns who calls with these headers, with the roles of now; `None` where nobody has to show it, or nobody is
+    /// known that does.
+    pub(super) fn caller(&self, headers: &HeaderMap) -> Option<KnownCaller> {
+        if self.access.is_open() {
+            return None;
+        }
+        let holder = self.access.named(headers).ok()?;
+        Some(KnownCaller { holder, session: session_key(headers) })
+    }
+
+    /// Returns whether a caller still has what it had when its call began. Its session is looked at in the store, which
+    /// is no use of it. Where the store cannot be read, what is known counts.
+    pub(super) async fn still_has(&self, KnownCaller { holder: then, session }: &KnownCaller) -> bool {
+        if let (Some(key), Some(sessions)) = (session, &self.sessions)
+            && let Err(error) = sessions.look(key, &self.access.sessions).await
+        {
+            tracing::debug!(%error, "a session cannot be looked at again");
+        }
+        let now = match session {
+            Some(key) => self.access.holder_in(key),
+            None => self.access.find(|holder| holder.hash == then.hash),
+        };
+        now.is_some_and(|now| now.name == then.name && now.roles.is_superset(&then.roles))
     }
 
     /// Shares the budgets among the holders of tokens that were renewed.

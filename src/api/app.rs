@@ -74,6 +74,8 @@ pub struct Limits {
     pub drain_within: Duration,
     /// How long somebody stays signed in at the web page who does not use it.
     pub session_idle: Duration,
+    /// How long an answer goes on, such as a stream of events, before who called is looked at again.
+    pub looks_again_after: Duration,
 }
 
 impl Default for Limits {
@@ -94,6 +96,7 @@ impl Default for Limits {
             export_readers: 4,
             drain_within: Duration::from_secs(10),
             session_idle: Duration::from_secs(3600),
+            looks_again_after: Duration::from_secs(15),
         }
     }
 }
@@ -109,7 +112,8 @@ impl Limits {
             strange_connections: self.connections.div_ceil(2),
         };
         let budgets = Budgets::new(sizes, &access.names(), self.body_within);
-        Arc::new(Guard::new(access, address, budgets, Proxies::new(self.trusted_proxies.clone()), sessions))
+        let proxies = Proxies::new(self.trusted_proxies.clone());
+        Arc::new(Guard::new(access, address, budgets, proxies, sessions, self.looks_again_after))
     }
 }
 

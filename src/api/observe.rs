@@ -21,6 +21,7 @@ use tracing::{debug, warn};
 use super::access::{Guard, Role};
 use super::charge::charge;
 use super::error::{ApiError, Code, write_problem};
+use super::lapse::Lapse;
 use super::places::{NO_PLACE, Standing};
 use super::remote::Remote;
 use crate::page::SIGN_IN_PATH;
@@ -76,6 +77,7 @@ fn run(
     admitted: Result<(), ApiError>,
 ) -> impl Future<Output = Response> {
     let refusable = Refusable::of(&guard, &request);
+    let lapse = Lapse::of(&guard, request.headers());
     let (answer, strangers) = match admitted.and_then(|()| charge(&guard, &mut request)) {
         Ok(strangers) => (Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()), strangers),
         Err(refused) => (Either::Right(ready(Ok(Ok(refused.into_response())))), None),
@@ -88,7 +90,8 @@ fn run(
             if let Some(strangers) = strangers {
                 response.extensions_mut().insert(strangers);
             }
-            (refusable.and_then(|refusable| refusable.wait(&guard, response.status())), response)
+            let wait = refusable.and_then(|refusable| refusable.wait(&guard, response.status()));
+            (wait, lapse.into_iter().fold(response, |response, lapse| lapse.ends(response, &guard)))
         })
         .then(|(wait, response)| match wait {
             None => Either::Left(ready(response)),

@@ -1,17 +1,19 @@
 //! What cannot be brought about over a connection at will.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use bytes::Bytes;
 use futures::future::join_all;
+use futures::{FutureExt, StreamExt, stream};
 use http::Request;
-use http::header::{AUTHORIZATION, HOST};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http_body_util::BodyExt;
 use tempfile::TempDir;
 use tokio::sync::{Semaphore, watch};
@@ -174,6 +176,39 @@ async fn an_address_has_as_many_keys_read_that_may_be_made_up_as_it_has_calls_wi
     let reads = join_all(reads).await.into_iter().map(|read| read.map_err(|refused| refused.code()));
     let (read, refused) = (Ok(()), Err(Code::ShareTaken));
     assert_eq!(reads.collect::<Vec<_>>(), [read, read, refused, refused, refused, read, read]);
+}
+
+#[tokio::test]
+async fn an_answer_that_goes_on_ends_with_the_token_of_its_caller_and_never_as_if_it_were_whole() {
+    let access = one_token();
+    let limits = Limits { looks_again_after: Duration::from_millis(10), ..Limits::default() };
+    let guard = limits.guard(access.clone(), ([192, 0, 2, 1], 7400).into(), None);
+    let unending = |media_type: &'static str| {
+        let first = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{}\n"))]);
+        ([(CONTENT_TYPE, media_type)], Body::from_stream(first.chain(stream::pending())))
+    };
+    let router = Router::new()
+        .route("/events", get(async move || unending("text/event-stream")))
+        .route("/export", get(async move || unending(pieces::NDJSON)))
+        .route("/whole", get(async || "{}"))
+        .layer(from_fn_with_state(guard, observe::observe));
+    let ask = async |path: &str| {
+        let request = Request::get(path).header(AUTHORIZATION, "Bearer s3cret").body(Body::empty());
+        router.clone().oneshot(request.expect("a request")).await.expect("an answer").into_body()
+    };
+    let (mut events, mut export) = (ask("/events").await, ask("/export").await);
+    assert_eq!(ask("/whole").await.size_hint().exact(), Some(2), "one that is whole stays as it is");
+    for body in [&mut events, &mut export] {
+        assert!(body.frame().await.expect("the first").is_ok());
+        assert!(body.frame().now_or_never().is_none(), "it goes on");
+    }
+    let with_more = Token { roles: [Role::Read, Role::Work].into(), ..reader("ops") };
+    for tokens in [vec![with_more], vec![reader("ops")]] {
+        access.renew(tokens).expect("renewed");
+    }
+    access.renew(vec![reader("other")]).expect("renewed");
+    assert!(events.frame().await.is_none(), "its client comes again");
+    assert!(export.frame().await.expect("no end").is_err(), "half an export is none");
 }
 
 #[tokio::test]

@@ -4,13 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use leasehold::api::Limits;
 use leasehold::api::access::{Access, Role, Token, token_hash};
 use leasehold::clock::{ManualClock, Timestamp};
 use leasehold::job::Actor;
 use leasehold::store::{RecordKind, Store};
+use leasehold::wire::SubmitJob;
 use reqwest::header::{AUTHORIZATION, COOKIE, ORIGIN, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response};
+use tokio::time::timeout;
 
 use super::server::{SOON, Server, Setup};
 use crate::engines::{self, Engine};
@@ -47,6 +50,7 @@ impl Pair {
                 access: access.clone(),
                 clock: Arc::clone(&clock) as _,
                 store: Some(engine.store()),
+                limits: Limits { looks_again_after: Duration::from_millis(50), ..Limits::default() },
                 ..Setup::default()
             };
             Server::start_with(setup)
@@ -188,8 +192,51 @@ async fn nobody_without_a_token_has_anything_written(pair: Pair) {
     pair.end().await;
 }
 
+/// Reads a stream until it has this text; returns whether it has ended before.
+async fn ends_before(stream: &mut Response, text: &str) -> bool {
+    let mut read = String::new();
+    let reading = async {
+        while !read.contains(text) {
+            match stream.chunk().await.expect("it ends as it should") {
+                Some(chunk) => read.push_str(&String::from_utf8_lossy(&chunk)),
+                None => return true,
+            }
+        }
+        false
+    };
+    timeout(SOON, reading).await.expect("it ends, or has the text")
+}
+
+async fn a_stream_ends_when_somebody_signs_out_or_the_token_is_removed(pair: Pair) {
+    let [first, second] = &pair.servers;
+    let [cookie, other] = [sign_in(first).await, sign_in(first).await];
+    let open = async |path: &str, cookie: &str| {
+        http().get(second.url(path)).header(COOKIE, cookie).send().await.expect("an answer")
+    };
+    let mut ended = [open("/v1/events", &cookie).await, open("/live", &cookie).await];
+    let [mut kept, mut page] = [open("/v1/events", &other).await, open("/live", &other).await];
+    let mut by_token = http().get(second.url("/v1/events")).bearer_auth(TOKEN).send().await.expect("an answer");
+    for (stream, first) in ended.iter_mut().zip(["live", "tick"]) {
+        assert!(!ends_before(stream, first).await);
+    }
+    assert_eq!(sign_out(first, &cookie).await.status(), 303);
+    for stream in &mut ended {
+        assert!(ends_before(stream, "never").await, "it ends with the session, wherever that was ended");
+    }
+    second.client_with(Some(TOKEN)).submit(&SubmitJob::new("q", "k")).await.expect("submitted");
+    for stream in [&mut kept, &mut by_token] {
+        assert!(!ends_before(stream, "event: submitted").await, "that of another session goes on");
+    }
+    pair.access.renew(vec![token("other", TOKEN)]).expect("renewed");
+    for stream in [&mut kept, &mut page, &mut by_token] {
+        assert!(ends_before(stream, "never").await, "all end with the token");
+    }
+    pair.end().await;
+}
+
 crate::engines::on_both_engines! { |engine| super::Pair::on(engine).await;
     a_session_counts_at_every_server_until_it_ends,
     a_token_that_is_removed_or_replaced_takes_its_sessions_with_it,
     nobody_without_a_token_has_anything_written,
+    a_stream_ends_when_somebody_signs_out_or_the_token_is_removed,
 }
