@@ -28,7 +28,7 @@
 //! and versions before 4 leave it out as well. So a group can go back as long as its version is at most [`UNDONE`].
 //!
 //! The first later one is agreed on only once all members have known it for a while, and its group cannot go back from
-//! it. A group that has done so waits for no further one, and one whose founders all know it for none at all.
+//! it. A group that has done so waits for no further one.
 
 use std::time::{Duration, Instant};
 

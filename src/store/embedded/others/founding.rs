@@ -4,7 +4,6 @@ use raft::eraftpb::Message;
 
 use super::Others;
 use super::way::is_candidacy;
-use crate::store::embedded::versions::{self, Settling};
 
 impl Others {
     /// Takes this directory for one that the group knows when the group is being founded by a member with an earlier
@@ -22,11 +21,6 @@ impl Others {
     pub(crate) fn take_part(&mut self, own: u64, last: u64) -> bool {
         if self.awaits_founders && (last > 0 || self.may_found(own)) {
             (self.awaits_founders, self.is_new) = (false, true);
-            // None of them has anything that an earlier version would have to read.
-            let knows = |founder: &u64| self.lately(*founder).is_some_and(|hello| hello.knows >= versions::OWN);
-            if last == 0 && self.founders.iter().all(|founder| *founder == own || knows(founder)) {
-                self.settling = Settling::default();
-            }
         }
         !self.openings.went_back() && !self.awaits_founders && (last > 0 || !self.is_new)
     }

@@ -1,5 +1,3 @@
-use std::num::NonZeroU64;
-
 use super::*;
 
 const VOTE: MessageType = MessageType::MsgRequestVote;
@@ -205,24 +203,4 @@ fn one_that_says_who_it_is_before_it_knows_the_group_is_no_stranger() {
     assert!(one.counts(4, None, &opened) && !one.is_stranger(4));
     let of_another = Said::Library(bytes::Bytes::new(), Some(between(40, 10)));
     assert!(!one.counts(4, None, &of_another) && one.is_stranger(4));
-}
-
-#[test]
-fn a_group_whose_founders_all_know_a_version_waits_for_none() {
-    for (knows, agreed) in [(versions::OWN, versions::OWN), (versions::OWN - 1, versions::UNDONE)] {
-        let group = SealedGroup {
-            cluster: "test".to_owned(),
-            member: 1,
-            directory: 10,
-            founders: vec![1, 2],
-            awaits_founders: true,
-            ..SealedGroup::default()
-        };
-        let mut one = Others::of(&group, Duration::from_secs(1)).settles_in(Duration::from_secs(3_600));
-        assert!(!one.take_part(1, 0), "nothing is known of the other founder");
-        one.hear(2, None, Hello { knows, ..hello(20, 10) });
-        assert!(!one.take_part(1, 0), "what it knows of the other is not sealed yet");
-        let found = one.may_agree_on(&Membership::founded(&[1, 2]), (1, 1), Identity(NonZeroU64::MIN));
-        assert_eq!(found.map(|(version, _)| version), Some(agreed), "{knows}");
-    }
 }
