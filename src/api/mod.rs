@@ -8,10 +8,11 @@
 //! (`jobs`, `lists`, `stats`, `export`, `fields`, `work`, `queues`, `limits`, `workers`, `admin`, `schedules`,
 //! `schedule_bulk`, `schedule_lines`, `backfill`, `subscriptions`, `events`, `system`, `cluster`), `line_stream`
 //! (bodies of any length), `pieces` (answers of any length), `delivery` (claimed jobs on their way out), `trim`
-//! (answers with selected fields), `observe` (what surrounds every call), `lapse` (answers that go on, and end with the right to them), `browsers` (what every answer says to
-//! browsers), `places` and `connection` (how many connections there are, and when each ends), `front` (what a member of
-//! a group answers itself, and what it leaves to the leader), and [`serve`] (how they are accepted, and how the server
-//! ends). The requests and answers themselves are in [`crate::wire`].
+//! (answers with selected fields), `observe` (what surrounds every call), `lapse` (answers that go on, and end with the
+//! right to them), `browsers` (what every answer says to browsers), `places` and `connection` (how many connections
+//! there are, and when each ends), `front` (what a member of a group answers itself, and what it leaves to the leader),
+//! and [`serve`] (how they are accepted, and how the server ends). The requests and answers themselves are in
+//! [`crate::wire`].
 //!
 //! The handlers decide nothing: they check the request, call the manager and write its answer.
 

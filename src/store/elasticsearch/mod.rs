@@ -173,7 +173,7 @@ impl ElasticsearchStore {
         keys_in_use::check(&records, &context.indices.encryption, Instant::now() + options.write_timeout).await?;
         let deadline = Instant::now() + options.write_timeout;
         if let Err(error) = records.encrypt_by_first(&context.indices.encryption, deadline).await {
-            tracing::warn!(%error, "settings and subscriptions of before stay as they are encrypted until the next start");
+            tracing::warn!(%error, "settings and subscriptions of before wait for the next start to be encrypted");
         }
         let watched = Arc::clone(&context);
         let watch = async move {
