@@ -174,8 +174,8 @@ async fn a_start_with_a_key_encrypts_the_subscriptions_and_settings_that_were_wr
     };
     let before = read(&server).await;
     let secrets = [&subscribed["secret"], &before.0].map(|secret| secret.as_str().expect("text").to_owned());
-    end(server).await;
     refresh(&*store).await;
+    end(server).await;
     let found = found_in(&set, "records").await;
     assert!(secrets.iter().all(|secret| found.contains(secret.as_str())), "{found}");
 
