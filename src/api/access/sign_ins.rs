@@ -14,14 +14,14 @@ const AT_ONCE: (u32, Duration) = (10, Duration::from_secs(60));
 
 /// The turns of late, by the fingerprints of tokens.
 #[derive(Debug, Default)]
-pub(in crate::api) struct SignIns(Mutex<HashMap<String, Instant>>);
+pub(crate) struct SignIns(Mutex<HashMap<String, Instant>>);
 
 impl SignIns {
     /// Counts that the holder of a token of this name and fingerprint signs in.
     ///
     /// # Errors
     /// It has done so too often of late.
-    pub(in crate::api) fn count(&self, token: &Actor, fingerprint: &str) -> Result<(), ApiError> {
+    pub(crate) fn count(&self, token: &Actor, fingerprint: &str) -> Result<(), ApiError> {
         let ((many, each), now) = (AT_ONCE, Instant::now());
         let mut turns = self.0.lock();
         // What is past says nothing more; so there is at most one entry for each token that is known.
