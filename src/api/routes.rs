@@ -13,7 +13,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::Guard;
-use super::audited::signed;
 use super::body::read_form;
 use super::error::{ApiError, Code};
 use super::observe::observe;
@@ -106,7 +105,6 @@ fn routes() -> OpenApiRouter<App> {
 pub(super) fn router(app: App) -> Router {
     let api = surround(all_routes(), app.clone());
     let pages = page::routes(api.clone(), app.shutdown.clone());
-    let pages = pages.layer(axum::middleware::from_fn_with_state(app.clone(), signed));
     api.merge(surround_pages(pages, &app.guard))
 }
 
@@ -125,7 +123,6 @@ const ADMIN_PREFIX: &str = "/v1/admin/";
 /// Returns the router of a monitor process, which serves only some of the routes, and the web page.
 pub(super) fn monitor_router(app: App) -> Router {
     let pages = page::routes(surround(all_routes(), app.clone()), app.shutdown.clone());
-    let pages = pages.layer(axum::middleware::from_fn_with_state(app.clone(), signed));
     let routes = all_routes().layer(axum::middleware::from_fn(only_what_a_monitor_serves));
     surround(routes, app.clone()).merge(surround_pages(pages, &app.guard))
 }

@@ -7,10 +7,11 @@ use http::{HeaderMap, StatusCode};
 
 use super::App;
 use super::access::session_key;
+use super::audited::audited;
 use super::call::Answer;
 use super::error::{ApiError, Code};
 use super::json::json;
-use crate::manager::{ManagerError, SESSION_LASTS};
+use crate::manager::{AuditChange, ChangeName, ManagerError, SESSION_LASTS};
 use crate::wire::cookie::BegunSession;
 
 /// Begins a session for the holder of the token that the call shows. Nothing is written for anybody else, and there is
@@ -22,8 +23,10 @@ pub(crate) async fn begin(State(app): State<App>, headers: HeaderMap) -> Answer 
     }
     let (token, fingerprint) = access.shown_token(&headers)?;
     app.guard.sign_ins.count(&token, &fingerprint)?;
-    let begun = app.manager.sessions().begin(&token, fingerprint, app.limits.session_idle).await;
-    let (key, session) = begun.map_err(ManagerError::from)?;
+    let sessions = app.manager.sessions();
+    let begin =
+        async { sessions.begin(&token, fingerprint, app.limits.session_idle).await.map_err(ManagerError::from) };
+    let (key, session) = audited(&app.manager, AuditChange::new(ChangeName::SignedIn, &token), begin).await?;
     access.note_session(&key, Some(session));
     tracing::info!(%token, "somebody has signed in at the web page");
     let begun = BegunSession { session: key.to_text(), lasts_seconds: SESSION_LASTS.as_secs() };
@@ -37,7 +40,9 @@ pub(crate) async fn end(State(app): State<App>, headers: HeaderMap) -> Result<Re
     let (Some(key), Some(token)) = (session_key(&headers), token) else {
         return Err(ApiError::new(Code::Unauthorized, "there is no session to end"));
     };
-    app.manager.sessions().end(&key).await.map_err(ManagerError::from)?;
+    let sessions = app.manager.sessions();
+    let end = async { sessions.end(&key).await.map_err(ManagerError::from) };
+    audited(&app.manager, AuditChange::new(ChangeName::SignedOut, &token), end).await?;
     access.note_session(&key, None);
     tracing::info!(%token, "somebody has signed out of the web page");
     Ok(StatusCode::NO_CONTENT.into_response())

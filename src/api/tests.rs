@@ -37,22 +37,11 @@ struct Fixture {
     _directory: TempDir,
 }
 
-/// Returns what the handlers of a server share that keeps an audit, and its directory.
-pub(super) fn audited_app() -> (App, TempDir) {
-    let Fixture { app, _directory: directory } =
-        Fixture::with(ManagerConfig { audit: true, ..ManagerConfig::default() });
-    (app, directory)
-}
-
 impl Fixture {
     fn new() -> Self {
-        Self::with(ManagerConfig::default())
-    }
-
-    fn with(config: ManagerConfig) -> Self {
         let directory = TempDir::new().expect("a directory");
         let store = EmbeddedStore::open(directory.path(), &EmbeddedOptions::default()).expect("the store opens");
-        let manager = Manager::start(Arc::new(store), Arc::new(SystemClock::default()), config);
+        let manager = Manager::start(Arc::new(store), Arc::new(SystemClock::default()), ManagerConfig::default());
         let limits = Limits::default();
         let mut guard = limits.guard(Access::default(), ([192, 0, 2, 1], 7400).into(), None);
         // The requests come over no connection, and name no host.

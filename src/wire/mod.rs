@@ -32,7 +32,6 @@ pub mod schedule_bulk;
 pub mod schedules;
 pub(crate) mod selected;
 mod selection;
-pub mod signed;
 pub mod stats;
 pub mod submit;
 pub mod subscriptions;

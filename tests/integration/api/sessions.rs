@@ -13,6 +13,7 @@ use leasehold::wire::SubmitJob;
 use reqwest::header::{AUTHORIZATION, COOKIE, ORIGIN, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::server::{SOON, Server, Setup};
@@ -50,6 +51,7 @@ impl Pair {
                 access: access.clone(),
                 clock: Arc::clone(&clock) as _,
                 store: Some(engine.store()),
+                is_audited: true,
                 limits: Limits { looks_again_after: Duration::from_millis(50), ..Limits::default() },
                 ..Setup::default()
             };
@@ -111,6 +113,23 @@ async fn is_refused_soon(server: &Server, cookie: &str) {
     }
 }
 
+/// Waits until the audit has this many sign-ins and sign-outs by the token, and asserts that it has no more.
+async fn has_audited(server: &Server, expected: [usize; 2]) {
+    let deadline = Instant::now() + SOON;
+    loop {
+        let audit = http().get(server.url("/v1/audit?event=signed_in,signed_out&actor=ops")).bearer_auth(TOKEN);
+        let audit: Value = audit.send().await.expect("an answer").json().await.expect("JSON");
+        let items = audit["items"].as_array().expect("a list");
+        let count = |event: &str| items.iter().filter(|item| item["event"] == event).count();
+        let found = ["signed_in", "signed_out"].map(count);
+        if found == expected {
+            return;
+        }
+        assert!(found <= expected && Instant::now() < deadline, "{found:?}, not {expected:?}: {audit}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// What the store has of sessions, and of everything else that records of their kind are for.
 async fn records(store: &dyn Store) -> String {
     engines::refresh(store).await;
@@ -144,6 +163,7 @@ async fn a_session_counts_at_every_server_until_it_ends(pair: Pair) {
     // Signing in once more ends the session that the browser had.
     let next = cookie_of(&sign_in_with(second, TOKEN, Some(&other)).await);
     assert!(accepts(second, &next).await && !accepts(second, &other).await);
+    has_audited(first, [3, 2]).await;
 
     pair.clock.advance(Duration::from_secs(3_600));
     for server in [first, second] {
@@ -187,6 +207,7 @@ async fn nobody_without_a_token_has_anything_written(pair: Pair) {
     let end = http().delete(server.url("/page/session")).bearer_auth(TOKEN);
     assert_eq!(status(end).await, 401, "a token has no session to end");
     assert_eq!(records(&*pair.engine.store()).await, before);
+    has_audited(server, [1, 0]).await;
     // The cookie of an earlier version holds a token, which counts in `Authorization` alone now.
     assert!(!accepts(server, &format!("leasehold-token={TOKEN}")).await);
     pair.end().await;

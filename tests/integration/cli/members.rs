@@ -58,9 +58,9 @@ impl Trio {
         trio
     }
 
-    /// Starts them with this token of an administrator.
+    /// Starts them with this token of an administrator, and an audit.
     pub(super) fn with_token(token: &'static str) -> Self {
-        let mut trio = Self { token: Some(token), ..Self::of(&[]) };
+        let mut trio = Self { token: Some(token), ..Self::of(&["--audit"]) };
         let hash = leasehold::api::access::token_hash(token);
         let settings = format!("[[tokens]]\nname = \"ops\"\nroles = [\"admin\"]\nsha256 = \"{hash}\"\n");
         fs::write(trio.settings_file(), settings).expect("written");

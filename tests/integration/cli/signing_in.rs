@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use reqwest::header::{COOKIE, ORIGIN, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
+use serde_json::Value;
 
 use super::members::{Trio, others};
 use crate::program::DEADLINE;
@@ -33,6 +34,10 @@ async fn who_signs_in_at_a_follower_is_signed_in_at_every_member_until_another_o
     let sign_out = http.post(format!("{}/sign-out", trio.url(another))).header(ORIGIN, trio.url(another));
     let signed_out = sign_out.header(COOKIE, &cookie).send().await.expect("an answer");
     assert_eq!(signed_out.status(), StatusCode::SEE_OTHER);
+    let audit = http.get(format!("{}/v1/audit?event=signed_in,signed_out", trio.url(one))).bearer_auth(TOKEN);
+    let audit: Value = audit.send().await.expect("an answer").json().await.expect("JSON");
+    let of = |index: usize| (audit["items"][index]["event"].as_str(), audit["items"][index]["actor"].as_str());
+    assert_eq!([of(0), of(1)], [(Some("signed_out"), Some("ops")), (Some("signed_in"), Some("ops"))], "{audit}");
     for member in 0..3 {
         assert_eq!(get(member, "/jobs").await, StatusCode::SEE_OTHER, "the leader, whom all ask, has ended it");
         let deadline = Instant::now() + DEADLINE;
