@@ -4,6 +4,7 @@
 //! how an engine counts its versions or when its searches catch up: that is what [`Engine::settle`] is for.
 
 pub(crate) mod archive;
+mod audit_indices;
 mod bodies;
 mod catching_up;
 mod changing;

@@ -12,7 +12,7 @@ mod pages;
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -20,6 +20,7 @@ use super::archive::Month;
 use super::bulk::{Action, ItemOutcome, Lines, MAX_BYTES, Target};
 use super::context::{Context, Sent};
 use super::definition::{TEMPLATE_PRIORITY, set_replicas};
+use super::fault::{self, Fault};
 use super::flavour::Flavour;
 use super::nodes::{Nodes, Reply, Request, reason};
 use crate::store::StoreError;
@@ -89,6 +90,7 @@ impl Audit {
         }
         Ok(())
     }
+
     /// Returns the form of the audit. Creates the stream or template before the first entry, and rolls an old stream
     /// over.
     async fn form(&self, nodes: &Nodes, deadline: Instant) -> Result<Form, StoreError> {
@@ -117,10 +119,66 @@ impl Audit {
         let template = self.template(form)?;
         let request = Request::put(format!("_index_template/{}", self.name), Some(&template));
         allowed(nodes.call(&request, deadline).await?)?.body().map(drop)?;
-        let added = Request::put(format!("{}/_mapping", self.name), Some(&template["template"]["mappings"]));
-        let reply = allowed(nodes.call(&added, deadline).await?)?;
-        // There is none before the first entry.
-        if reply.status == 404 { Ok(()) } else { reply.body().map(drop) }
+        self.add_fields(nodes, form, &template["template"]["mappings"], deadline).await
+    }
+
+    /// Adds the fields to the index of a stream that is written to, or to those of the months that take changes: one
+    /// that is blocked, such as an old one that is to stay as it is, takes no entries either.
+    async fn add_fields(
+        &self,
+        nodes: &Nodes,
+        form: Form,
+        mappings: &Value,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        let add = async |target: &str| -> Result<Reply, StoreError> {
+            Ok(nodes.call(&Request::put(format!("{target}/_mapping"), Some(mappings)), deadline).await?)
+        };
+        // There is none before the first entry, and one may be removed meanwhile.
+        let added = |reply: Reply| -> Result<(), StoreError> {
+            if reply.status == 404 { Ok(()) } else { allowed(reply)?.body().map(drop) }
+        };
+        if let Form::Stream { .. } = form {
+            let reply = add(&self.name).await?;
+            if !is_blocked(&reply) {
+                return added(reply);
+            }
+            // A block of any of its indices keeps all from being changed by the stream's name.
+            let Some(latest) = self.latest(nodes, deadline).await? else { return Ok(()) };
+            return added(add(&latest).await?);
+        }
+        for month in self.months(nodes, deadline).await? {
+            let reply = add(&month).await?;
+            if is_blocked(&reply) {
+                tracing::warn!(index = month, "an index of the audit is blocked and takes no entries");
+            } else {
+                added(reply)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the name of the index that a stream writes to, if there is the stream.
+    async fn latest(&self, nodes: &Nodes, deadline: Instant) -> Result<Option<String>, StoreError> {
+        let reply = allowed(nodes.call(&Request::get(format!("_data_stream/{}", self.name)), deadline).await?)?;
+        if reply.status == 404 {
+            return Ok(None);
+        }
+        let found: Value =
+            serde_json::from_slice(&reply.body()?).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+        let latest = found["data_streams"][0]["indices"].as_array().and_then(|indices| indices.last());
+        Ok(latest.and_then(|index| index["index_name"].as_str()).map(str::to_owned))
+    }
+
+    /// Returns the names of the indices that the audit has of months.
+    async fn months(&self, nodes: &Nodes, deadline: Instant) -> Result<Vec<String>, StoreError> {
+        let reply = allowed(nodes.call(&Request::get(format!("_alias/{}", self.name)), deadline).await?)?;
+        if reply.status == 404 {
+            return Ok(Vec::new());
+        }
+        let found: Map<String, Value> =
+            serde_json::from_slice(&reply.body()?).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+        Ok(found.into_iter().map(|(name, _)| name).collect())
     }
 
     async fn make_stream(&self, nodes: &Nodes, deadline: Instant) -> Result<(), StoreError> {
@@ -195,11 +253,17 @@ async fn has_streams(nodes: &Nodes, name: &str, deadline: Instant) -> Result<boo
     }
 }
 
-/// Returns an answer, unless it says that the program lacks a privilege: asking again does not change that, so what is
+/// Returns whether an answer is the refusal of a change of an index that is blocked.
+fn is_blocked(reply: &Reply) -> bool {
+    matches!(fault::of_answer(reply.status, &reply.body), Some(Fault::Blocked { .. }))
+}
+
+/// Returns an answer, unless it says that an index is at fault or that the program lacks a privilege: asking again does not change that, so what is
 /// said is fit to be read by whoever can.
 fn allowed(reply: Reply) -> Result<Reply, StoreError> {
-    match reply.status {
-        401 | 403 => Err(denied(&reason(reply.status, &reply.body))),
+    match (reply.status, fault::of_answer(reply.status, &reply.body)) {
+        (401 | 403, None) => Err(denied(&reason(reply.status, &reply.body))),
+        (401 | 403, Some(fault)) => Err(fault.into()),
         _ => Ok(reply),
     }
 }
