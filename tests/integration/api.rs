@@ -10,6 +10,7 @@ mod browsers;
 mod budgets;
 mod calling;
 mod clocks;
+mod cluster_changes;
 mod connections;
 mod delivered;
 mod deputies;

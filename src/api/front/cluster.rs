@@ -12,14 +12,14 @@ use tokio::time::{sleep, timeout};
 use super::Front;
 use super::office::call;
 use crate::api::access::Role;
-use crate::api::audited::audited;
+use crate::api::audited::{self, audited};
 use crate::api::body::read;
 use crate::api::call::Answer;
 use crate::api::error::{ApiError, Code};
 use crate::api::extract::{Query, parse};
 use crate::api::json::ok;
 use crate::api::observe::{REQUEST_ID, request_id};
-use crate::manager::{AuditChange, ChangeName};
+use crate::manager::{AuditChange, ChangeName, Manager};
 use crate::peers::ClusterMap;
 use crate::store::{ChangeError, Heard, Hindrance, MemberChange, Standing};
 use crate::wire::{ChangeCluster, ClusterHindrance, ClusterMember, ClusterStatus, MemberClockState};
@@ -27,6 +27,8 @@ use crate::wire::{ChangeCluster, ClusterHindrance, ClusterMember, ClusterStatus,
 /// The most bytes that an order has.
 const MAX_ORDER_BYTES: usize = 16 << 10;
 
+/// How long the entry in the audit is waited for before the lead is handed over without it.
+const AUDITED_WITHIN: Duration = Duration::from_secs(1);
 /// How long the calls that are served have before the lead is handed over.
 const SERVED_WITHIN: Duration = Duration::from_secs(1);
 /// How long another member may take to lead that says nothing against it: the store gives up a try after a second, and
@@ -108,11 +110,44 @@ async fn try_change(front: &Front, request: Request) -> Answer {
     let permit = front.guard.access.allow(&parts.headers, Role::Admin)?;
     let body = read(&parts, body, MAX_ORDER_BYTES).await?;
     let order: ChangeCluster = parse(&body.bytes)?;
-    tracing::info!(?order, "the cluster is to be changed");
+    tracing::info!(?order, by = %permit.caller.name, "the cluster is to be changed");
     let entry = AuditChange::new(ChangeName::ClusterChanged, &permit.caller.name).to(&order);
-    match front.own.office.manager() {
-        Some(manager) => audited(&manager, entry, make_change(front, order)).await,
-        None => make_change(front, order).await,
+    let manager = front.own.office.manager();
+    if let ChangeCluster::Transfer { member } = order {
+        return transfer_audited(front, manager, entry, member).await;
+    }
+    let Some(manager) = manager else {
+        let detail = format!("member {} was elected, and does not lead the cluster yet", front.map.member);
+        return Err(ApiError::new(Code::NotLeader, detail));
+    };
+    audited(&manager, entry, make_change(front, order)).await
+}
+
+/// Hands the lead over, also where the audit cannot be written: so one gets away from a member whose disk hangs. The
+/// entry has a moment, and is written later if it can be.
+async fn transfer_audited(front: &Front, manager: Option<Manager>, entry: AuditChange, to: Option<u64>) -> Answer {
+    if let Some(manager) = manager.clone() {
+        let entry = entry.clone();
+        in_a_moment(async move {
+            if let Err(error) = manager.audit_changes(&[entry]).await {
+                tracing::warn!(%error, "the audit lacks that the lead is handed over");
+            }
+        })
+        .await;
+    }
+    let answer = transfer(front, to).await;
+    if let Some(manager) = manager
+        && let Some(why) = answer.as_ref().err().and_then(audited::why_not)
+    {
+        in_a_moment(async move { manager.audit_refusals(&[(entry, why)]).await }).await;
+    }
+    answer
+}
+
+/// Waits a moment for something to be written, which goes on afterwards.
+async fn in_a_moment(writing: impl Future<Output = ()> + Send + 'static) {
+    if timeout(AUDITED_WITHIN, tokio::spawn(writing)).await.is_err() {
+        tracing::warn!("the lead is handed over before the audit has it");
     }
 }
 

@@ -187,7 +187,8 @@ impl Process {
     /// Serves with a manager of its own from now on.
     pub(super) fn take_office(&self) -> Manager {
         let mark = self.store.mark();
-        let manager = Manager::start(Arc::clone(&self.store), clock(), ManagerConfig::default());
+        let manager =
+            Manager::start(Arc::clone(&self.store), clock(), ManagerConfig { audit: true, ..ManagerConfig::default() });
         let policy = TargetPolicy { allow_private: true, allow: Vec::new() };
         let schedules = Schedules::new(manager.clone(), Arc::clone(&self.store), clock(), policy);
         let state = AppState {
