@@ -15,7 +15,7 @@ use super::lists::{FILTER, FilterParams, filter, parse};
 use super::pieces::{self, NDJSON, Source};
 use super::trim::Fields;
 use crate::job::Body as JobBody;
-use crate::manager::Manager;
+use crate::manager::{ChangeName, Manager};
 use crate::query::{Search, Sort};
 use crate::store::Versioned;
 use crate::wire::Sight;
@@ -55,6 +55,9 @@ pub(crate) async fn export(call: Call<Read>, query: Query) -> Answer {
     let place = call.app.exports.clone().try_acquire_owned();
     let place =
         place.map_err(|_| ApiError::new(Code::Overloaded, "as many exports as the server takes are under way"))?;
+    if sight == Sight::Everything {
+        call.app.manager.audit_changes(&[call.change(ChangeName::JobsRevealed).to(&query)]).await?;
+    }
     call.app.manager.refresh(&search.filter).await?;
     let (manager, readers) = (call.app.manager.clone(), Arc::clone(&call.app.export_readers));
     let mut export = Export { manager, readers, search, fields, sight, page: Vec::new().into_iter(), done: false };

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::request::Parts;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::App;
@@ -206,6 +207,7 @@ where
 }
 
 /// The query's parameters, in the order given.
+#[derive(Serialize)]
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl<S: Sync> FromRequestParts<S> for Query {

@@ -15,7 +15,7 @@ use super::items::{in_order, only, sort_out};
 use super::json::{json, ok, with_body};
 use super::trim::Fields;
 use crate::job::{IdempotencyKey, JobId};
-use crate::manager::{NewJob, Submitted};
+use crate::manager::{ChangeName, NewJob, Submitted};
 use crate::notify::SubscriptionError;
 use crate::store::{Place, Version, Versioned};
 use crate::wire::check::{MAX_SUBMITTED_JOBS, MAX_WAIT_MS};
@@ -152,6 +152,9 @@ pub(crate) async fn get(call: Call<Read>, JobPath(id): JobPath, query: Query, he
     let mut response = if is_at_hand(&headers, &tag) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
+        if sight == Sight::Everything {
+            call.app.manager.audit_changes(&[call.change(ChangeName::JobsRevealed).of(&id)]).await?;
+        }
         let mut text = Vec::new();
         fields.write(&JobAnswer::with_bodies(&job, sight), &mut text)?;
         with_body(StatusCode::OK, Body::from(text))

@@ -10,6 +10,7 @@ use super::call::{Admin, Answer, Call};
 use super::error::{ApiError, Code};
 use super::extract::{JobPath, JsonBody};
 use super::json::{json, ok};
+use crate::executor::TargetUrl;
 use crate::job::JobId;
 use crate::manager::ChangeName;
 use crate::notify::{SubscriptionError, Subscriptions};
@@ -26,11 +27,12 @@ use crate::wire::{Page, SigningKey, Subscribe, Subscription};
         (status = 409, description = "`too_many_subscriptions`"),
     ))]
 pub(crate) async fn subscribe(call: Call<Admin>, JsonBody(new): JsonBody<Subscribe>) -> Answer {
-    // Without what a receiver may have in its URL beside the address, and without the secret.
-    let address = new.url.split(['?', '#']).next().unwrap_or_default().to_owned();
     let new = new.into_new()?;
-    let change = call.change(ChangeName::SubscriptionMade).of(address);
-    let made = call.audited(change, subscriptions(&call.app)?.create(&call.caller.name, new)).await?;
+    let subscriptions = subscriptions(&call.app)?;
+    // The rest of the URL can be secret: at some receivers the path is all that one needs to send to them.
+    let target = TargetUrl::parse(&new.url).map_err(|error| ApiError::field("url", error.to_string()))?;
+    let change = call.change(ChangeName::SubscriptionMade).of(target.origin());
+    let made = call.audited(change, subscriptions.create(&call.caller.name, new)).await?;
     Ok(json(StatusCode::CREATED, &Subscription::with_secret(&made)))
 }
 

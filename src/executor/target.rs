@@ -86,6 +86,12 @@ impl TargetUrl {
         format!("{}:{}", self.host(), self.0.port_or_known_default().unwrap_or_default())
     }
 
+    /// Returns the scheme, the host and the port, which may be printed; the port only where it is not the scheme's.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        self.0.origin().ascii_serialization()
+    }
+
     pub(super) fn url(&self) -> Url {
         self.0.clone()
     }

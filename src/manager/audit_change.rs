@@ -47,6 +47,8 @@ words! {
         ScheduleResumed = "schedule_resumed",
         /// What the action of a schedule keeps secret was read.
         ScheduleRevealed = "schedule_revealed",
+        /// What jobs keep secret was read.
+        JobsRevealed = "jobs_revealed",
         /// Many schedules were paused.
         SchedulesPaused = "schedules_paused",
         /// The pauses of many schedules were ended.
@@ -64,6 +66,10 @@ words! {
     }
 }
 
+/// The most bytes of the text of a new value. Of a longer one, such as a filter with thousands of ids, the beginning is
+/// kept.
+const MAX_VALUE_BYTES: usize = 4 * 1024;
+
 impl ChangeName {
     /// Returns the change's name in the schema's `event.action`.
     pub(crate) fn action(self) -> String {
@@ -77,7 +83,7 @@ impl ChangeName {
             Self::LimitRemoved | Self::SubscriptionRemoved | Self::ScheduleRemoved | Self::SchedulesRemoved => {
                 ("configuration", "deletion")
             }
-            Self::ScheduleRevealed | Self::SigningKeyRead => ("configuration", "access"),
+            Self::ScheduleRevealed | Self::JobsRevealed | Self::SigningKeyRead => ("configuration", "access"),
             Self::SignedIn => ("authentication", "start"),
             Self::SignedOut => ("authentication", "end"),
             Self::LimitSet
@@ -124,10 +130,11 @@ impl AuditChange {
         Self { of: Some(name.to_string()), ..self }
     }
 
-    /// Returns the same change, to this value.
+    /// Returns the same change, to this value. Of one with a JSON text of more than 4 KiB the entry has an object with
+    /// the text's beginning and its length in bytes.
     #[must_use]
     pub fn to(self, value: &impl Serialize) -> Self {
-        Self { to: serde_json::to_string(value).ok(), ..self }
+        Self { to: serde_json::to_string(value).ok().map(bounded), ..self }
     }
 
     /// Returns the same change, for this reason.
@@ -138,6 +145,12 @@ impl AuditChange {
 }
 
 impl Manager {
+    /// Returns whether changes are written to an audit.
+    #[must_use]
+    pub fn keeps_audit(&self) -> bool {
+        self.shared.keeps_audit
+    }
+
     /// Writes that changes are about to be made to the audit, where one is kept.
     ///
     /// # Errors
@@ -165,6 +178,15 @@ impl Manager {
         metrics::counter!("leasehold_audit_entries_total").increment(entries.len() as u64);
         Ok(self.shared.store.append_audit(&entries).await?)
     }
+}
+
+/// Returns a JSON text, or one that has its beginning where it is long.
+fn bounded(text: String) -> String {
+    if text.len() <= MAX_VALUE_BYTES {
+        return text;
+    }
+    let beginning = &text[..text.floor_char_boundary(MAX_VALUE_BYTES)];
+    json!({ "beginning": beginning, "bytes": text.len() }).to_string()
 }
 
 /// Returns the audit entry of a change, or of its failure for this reason.
@@ -225,6 +247,21 @@ mod tests {
             assert_eq!(of("leasehold.change.to").as_deref(), Some(r#"{"max_concurrent":5}"#));
             assert_eq!((entry.at, of("event.id")), (at, Some(entry.id.clone())));
         }
+    }
+
+    #[test]
+    fn of_a_long_value_an_entry_has_the_beginning_as_json() {
+        let of = |ids: usize| {
+            let ids: Vec<String> = (0..ids).map(|id| format!("schedule-\u{e9}-{id}")).collect();
+            let change = AuditChange::new(ChangeName::SchedulesPaused, &Actor::system("ann")).to(&ids);
+            change.to.expect("a text")
+        };
+        assert!(of(2).starts_with(r#"["schedule-"#));
+        let long = of(10_000);
+        assert!(long.len() < 2 * MAX_VALUE_BYTES, "{}", long.len());
+        let long: Value = serde_json::from_str(&long).expect("JSON");
+        assert!(long["beginning"].as_str().is_some_and(|text| text.starts_with(r#"["schedule-"#)), "{long}");
+        assert!(long["bytes"].as_u64().is_some_and(|bytes| bytes > 100_000), "{long}");
     }
 
     #[test]

@@ -57,7 +57,13 @@ fn ids(lines: &[&str]) -> Vec<String> {
 }
 
 async fn serve(store: &Arc<dyn Store>) -> Server {
-    Server::start_with(Setup { store: Some(Arc::clone(store)), is_notifying: true, ..Setup::default() }).await
+    Server::start_with(Setup {
+        store: Some(Arc::clone(store)),
+        is_notifying: true,
+        is_audited: true,
+        ..Setup::default()
+    })
+    .await
 }
 
 async fn end(server: Server) {
@@ -85,6 +91,9 @@ async fn everything(set: &IndexSet) -> String {
 
 /// Everything that a search finds in these indices.
 async fn found_in(set: &IndexSet, indices: &str) -> String {
+    // The store refreshes its own indices; the audit's come by themselves, and later.
+    let refreshed = Client::new().post(format!("{}/{}{indices}/_refresh", set.url(), set.prefix())).send().await;
+    assert!(refreshed.expect("an answer").status().is_success());
     let path = format!("{}/{}{indices}/_search?size=10000&expand_wildcards=all", set.url(), set.prefix());
     reqwest::get(path).await.expect("an answer").text().await.expect("text")
 }
@@ -150,7 +159,10 @@ async fn with_a_key_nothing_that_is_secret_is_found_in_any_index_and_without_one
     for server in [servers::elasticsearch().await, servers::opensearch().await] {
         let set = server.index_set().await;
         let (secrets, found) = submit_secrets(&set, &[ONE]).await;
-        assert!(found.contains("encrypted:1:") && found.contains("\"short\"") && found.contains("\"long\""));
+        let is_audited = found.contains("subscription-made") && found.contains("http://127.0.0.1:1\"");
+        assert!(
+            is_audited && found.contains("encrypted:1:") && found.contains("\"short\"") && found.contains("\"long\"")
+        );
         for secret in &secrets {
             let inner = secret.strip_prefix("whsec_").unwrap_or(secret);
             for form in [secret.clone(), inner.to_owned(), STANDARD.encode(secret)] {
