@@ -27,7 +27,7 @@ use super::pieces::{self, NDJSON, Source};
 use super::schedules::{new_schedule, schedules, status};
 use crate::job::ScheduleId;
 use crate::manager::{AuditChange, Caller, ChangeName, Manager, ManagerError};
-use crate::scheduler::{NewSchedule, Schedules, Stored};
+use crate::scheduler::{Foreseen, NewSchedule, ScheduleError, Schedules, Stored};
 use crate::wire::schedules::PutScheduleLines;
 use crate::wire::{BulkAnswer, SubmitItem};
 
@@ -253,23 +253,41 @@ fn none_of<T>(many: usize, error: ApiError) -> Vec<Result<T, ApiError>> {
     (0..many).map(|_| Err(error.clone())).collect()
 }
 
-/// Stores schedules, each of which has an entry in the audit before.
+/// Stores schedules, each of which that is changed has an entry in the audit before.
 async fn put_audited(
     schedules: &Schedules,
     manager: &Manager,
     caller: &Caller,
     new: Vec<NewSchedule>,
 ) -> Vec<Result<(ScheduleId, Stored), ApiError>> {
-    let ids: Vec<ScheduleId> = new.iter().map(|new| new.id.clone()).collect();
-    let own = match schedules.check_own(caller, &ids).await {
-        Ok(own) => own,
+    if !manager.keeps_audit() {
+        return schedules
+            .put_many(caller, new)
+            .await
+            .into_iter()
+            .map(|answer| answer.map_err(ApiError::from))
+            .collect();
+    }
+    let foreseen = match schedules.foresee_put_many(caller, &new).await {
+        Ok(foreseen) => foreseen,
         Err(error) => return none_of(new.len(), error.into()),
     };
-    let (new, refused) = sort_out(new.into_iter().zip(own).map(|(new, own)| own.map(|()| new)));
-    in_order(refused, store_audited(schedules, manager, caller, new).await).collect()
+    let mut changing = Vec::new();
+    let answer = |(new, foreseen): (NewSchedule, Result<Foreseen, ScheduleError>)| match foreseen {
+        Ok(Foreseen::Unchanged(_)) => Some(Ok((new.id, Stored::Unchanged))),
+        Ok(Foreseen::Changed) => {
+            changing.push(new);
+            None
+        }
+        Err(error) => Some(Err(error.into())),
+    };
+    let answers: Vec<_> = new.into_iter().zip(foreseen).map(answer).collect();
+    let mut changed = store_audited(schedules, manager, caller, changing).await.into_iter();
+    let no_answer = || Err(ManagerError::Unknown("storing it failed".to_owned()).into());
+    answers.into_iter().map(|answer| answer.or_else(|| changed.next()).unwrap_or_else(no_answer)).collect()
 }
 
-/// Stores schedules that the caller may change.
+/// Stores schedules that are changed by that, as far as it is known.
 async fn store_audited(
     schedules: &Schedules,
     manager: &Manager,

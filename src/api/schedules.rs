@@ -16,7 +16,7 @@ use crate::manager::ChangeName;
 use crate::query::ScheduleFilter;
 use crate::query::table::Table;
 use crate::schedule;
-use crate::scheduler::{DueTime, DueTimes, NewSchedule, ScheduleError, Schedules, Stored};
+use crate::scheduler::{DueTime, DueTimes, Foreseen, NewSchedule, ScheduleAction, ScheduleError, Schedules, Stored};
 use crate::store::ListSchedules;
 use crate::wire::schedules::MAX_FIRE_TIMES;
 use crate::wire::{ChangeReason, FireTimes, Invalid, MadeTrigger, Page, PreviewSchedule, PutSchedule, Schedule, Sight};
@@ -48,11 +48,7 @@ pub(crate) async fn preview(call: Call<Read>, JsonBody(preview): JsonBody<Previe
     ))]
 pub(crate) async fn create(call: Call<Submit>, JsonBody(new): JsonBody<PutSchedule>) -> Answer {
     let new = new_schedule(new, None)?;
-    let change = call.change(ChangeName::ScheduleStored).of(&new.id);
-    check_own(&call, &new.id).await?;
-    let put = schedules(&call.app)?.put(&call.caller, new, false, None);
-    let (found, stored) = call.audited(change, put).await?;
-    answer(status(stored), &found.schedule)
+    store(&call, new, false, None).await
 }
 
 /// Lists schedules, by id.
@@ -130,11 +126,7 @@ pub(crate) async fn put(
 ) -> Answer {
     let expected = expected(&headers)?;
     let new = new_schedule(new, Some(id))?;
-    let change = call.change(ChangeName::ScheduleStored).of(&new.id);
-    check_own(&call, &new.id).await?;
-    let put = schedules(&call.app)?.put(&call.caller, new, true, expected.as_deref());
-    let (found, stored) = call.audited(change, put).await?;
-    answer(status(stored), &found.schedule)
+    store(&call, new, true, expected.as_deref()).await
 }
 
 /// Removes a schedule.
@@ -150,10 +142,10 @@ pub(crate) async fn put(
         (status = 412, description = "`version_differs`: it has another revision"),
     ))]
 pub(crate) async fn remove(call: Call<Submit>, SchedulePath(id): SchedulePath, headers: HeaderMap) -> Answer {
-    let expected = expected(&headers)?;
+    let (schedules, expected) = (schedules(&call.app)?, expected(&headers)?);
+    schedules.foresee(&call.caller, &id, ScheduleAction::Remove, expected.as_deref()).await?;
     let change = call.change(ChangeName::ScheduleRemoved).of(&id);
-    check_own(&call, &id).await?;
-    call.audited(change, schedules(&call.app)?.remove(&call.caller, &id, expected.as_deref())).await?;
+    call.audited(change, schedules.remove(&call.caller, &id, expected.as_deref())).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -169,11 +161,14 @@ pub(crate) async fn pause(
     SchedulePath(id): SchedulePath,
     OptionalJsonBody(pause): OptionalJsonBody<ChangeReason>,
 ) -> Answer {
+    let schedules = schedules(&call.app)?;
     let reason = pause.into_reason()?.unwrap_or_default();
+    if let Foreseen::Unchanged(found) = schedules.foresee(&call.caller, &id, ScheduleAction::Pause, None).await? {
+        return answer(StatusCode::OK, &found.schedule);
+    }
     let given = Some(reason.clone()).filter(|reason| !reason.is_empty());
     let change = call.change(ChangeName::SchedulePaused).of(&id).because(given);
-    check_own(&call, &id).await?;
-    let paused = call.audited(change, schedules(&call.app)?.pause(&call.caller, &id, reason)).await?;
+    let paused = call.audited(change, schedules.pause(&call.caller, &id, reason)).await?;
     answer(StatusCode::OK, &paused.schedule)
 }
 
@@ -187,9 +182,12 @@ pub(crate) async fn pause(
         (status = 409, description = "`schedule_unreadable`: it is not known any more when it is due"),
     ))]
 pub(crate) async fn resume(call: Call<Submit>, SchedulePath(id): SchedulePath) -> Answer {
+    let schedules = schedules(&call.app)?;
+    if let Foreseen::Unchanged(found) = schedules.foresee(&call.caller, &id, ScheduleAction::Resume, None).await? {
+        return answer(StatusCode::OK, &found.schedule);
+    }
     let change = call.change(ChangeName::ScheduleResumed).of(&id);
-    check_own(&call, &id).await?;
-    let resumed = call.audited(change, schedules(&call.app)?.resume(&call.caller, &id)).await?;
+    let resumed = call.audited(change, schedules.resume(&call.caller, &id)).await?;
     answer(StatusCode::OK, &resumed.schedule)
 }
 
@@ -244,10 +242,15 @@ pub(crate) async fn triggers(call: Call<Read>, SchedulePath(id): SchedulePath, q
     ok(&Page { items, next_cursor: next.map(Timestamp::to_rfc3339) })
 }
 
-/// Checks that the caller may change a schedule, before anything of the call is written.
-async fn check_own(call: &Call<Submit>, id: &ScheduleId) -> Result<(), ApiError> {
-    let checked = schedules(&call.app)?.check_own(&call.caller, std::slice::from_ref(id)).await?;
-    Ok(checked.into_iter().collect::<Result<(), _>>()?)
+/// Stores a schedule, and answers with it. What changes nothing or is refused leaves no entry in the audit.
+async fn store(call: &Call<Submit>, new: NewSchedule, may_replace: bool, expected: Option<&str>) -> Answer {
+    let schedules = schedules(&call.app)?;
+    if let Foreseen::Unchanged(found) = schedules.foresee_put(&call.caller, &new, may_replace, expected).await? {
+        return answer(status(Stored::Unchanged), &found.schedule);
+    }
+    let change = call.change(ChangeName::ScheduleStored).of(&new.id);
+    let (found, stored) = call.audited(change, schedules.put(&call.caller, new, may_replace, expected)).await?;
+    answer(status(stored), &found.schedule)
 }
 
 /// Returns the schedules that the process deals with.

@@ -1,7 +1,7 @@
 //! The scheduler: turns schedules into jobs when they are due.
 //!
 //! 1. [`schedules`]: people create, change, pause and remove schedules, which are documents of the store, and [`bulk`]:
-//!    many of them at once.
+//!    many of them at once. What a change comes to is [`foreseen`] before it is written to the audit.
 //! 2. The [`loader`] of each process looks ahead, and makes a [`trigger`] for every due time: a job of the system's
 //!    own queue, under an id that only this schedule and due time have. Which schedules it loads follows from which
 //!    partitions of that queue are its process's own, so that processes share them, and take over from one that is
@@ -16,6 +16,7 @@
 mod action;
 mod backfill;
 mod bulk;
+mod foreseen;
 mod keep;
 mod lag;
 mod loader;
@@ -38,6 +39,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use backfill::{BackfillReport, MAX_DUE_TIMES, NewBackfill, StartedBackfill};
 pub use bulk::{ScheduleAction, ScheduleOrder, SchedulePreview, ScheduleReport, ScheduleSelection};
+pub use foreseen::Foreseen;
 pub use keep::OutcomeKeeper;
 pub use lag::SHARDS;
 pub use outcomes::{DueTime, DueTimes};

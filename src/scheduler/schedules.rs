@@ -158,7 +158,7 @@ impl Schedules {
     }
 
     /// Returns the write that stores a schedule over `current`; `None` when that has the same definition.
-    fn decide(
+    pub(super) fn decide(
         &self,
         caller: &Caller,
         new: &NewSchedule,
@@ -307,7 +307,7 @@ impl Schedules {
         Ok(timetable(&schedule)?.due_after(self.clock.now()).take(n).collect())
     }
 
-    async fn find(&self, id: &ScheduleId) -> Result<Option<StoredSchedule>, StoreError> {
+    pub(super) async fn find(&self, id: &ScheduleId) -> Result<Option<StoredSchedule>, StoreError> {
         Ok(self.store.schedules(std::slice::from_ref(id)).await?.into_iter().next().flatten())
     }
 

@@ -170,8 +170,11 @@ type Made = (Method, String, Option<Value>, &'static [&'static str]);
 #[tokio::test]
 async fn every_change_that_is_no_jobs_is_in_the_audit() {
     let server = server().await;
-    let hook = json!({ "url": "https://example.org/hook?key=hidden" });
+    let hook = json!({ "url": "https://example.org:8443/services/hidden?key=hidden" });
     let subscription: Value = post(&server, "root-token", "/v1/subscriptions", hook).await.json().await.expect("JSON");
+    let job = json!({ "queue": "q", "kind": "k", "payload": { "env": { "KEY": "hidden" } } });
+    let job: Value = post(&server, "root-token", "/v1/jobs", job).await.json().await.expect("JSON");
+    let id = job["id"].as_str().expect("an id");
     let subscription = format!("/v1/subscriptions/{}", subscription["id"].as_str().expect("an id"));
     let schedule = || {
         let action = json!({ "type": "http", "url": "https://example.org/", "headers": { "key": "hidden" } });
@@ -190,13 +193,14 @@ async fn every_change_that_is_no_jobs_is_in_the_audit() {
         (delete.clone(), subscription.clone(), None, &["subscription_removed"]),
         (get.clone(), "/v1/admin/signing-key".into(), None, &["signing_key_read"]),
         (put, "/v1/schedules/s".into(), schedule(), &["schedule_stored"]),
-        (get, "/v1/schedules/s?reveal=true".into(), None, &["schedule_revealed"]),
+        (get.clone(), "/v1/schedules/s?reveal=true".into(), None, &["schedule_revealed"]),
         (post_to.clone(), "/v1/schedules/s/pause".into(), None, &["schedule_paused"]),
         (post_to.clone(), "/v1/schedules/s/resume".into(), None, &["schedule_resumed"]),
         (post_to.clone(), "/v1/schedules/pause".into(), all(Some("a test")), &["schedules_paused"]),
         (post_to.clone(), "/v1/schedules/resume".into(), all(None), &["schedules_resumed"]),
         (post_to.clone(), "/v1/schedules/remove".into(), all(None), &["schedules_removed"]),
-        (delete.clone(), "/v1/schedules/s".into(), None, &["schedule_removed", "schedule_removed"]),
+        (get.clone(), format!("/v1/jobs/{id}?reveal=true"), None, &["jobs_revealed"]),
+        (get, "/v1/jobs/export?queue=q&fields=id&reveal=true".into(), None, &["jobs_revealed"]),
         (delete, "/v1/subscriptions/none".into(), None, &["subscription_removed", "subscription_removed"]),
     ];
     let mut expected = vec!["subscription_made".to_owned()];
@@ -220,11 +224,79 @@ async fn every_change_that_is_no_jobs_is_in_the_audit() {
     assert_eq!(stored.json::<Value>().await.expect("JSON")["items"][0]["status"], 201);
     let found = read(&server, "/v1/audit?event=schedule_stored&actor=ann").await;
     assert_eq!((found["items"].as_array().map(Vec::len), &found["items"][0]["change"]["of"]), (Some(1), &"t".into()));
+    let made = read(&server, "/v1/audit?event=subscription_made").await;
+    assert_eq!(made["items"][0]["change"]["of"], "https://example.org:8443");
+    let revealed = read(&server, "/v1/audit?event=jobs_revealed").await;
+    let of = |index: usize| &revealed["items"][index]["change"];
+    assert_eq!((&of(1)["of"], &of(0)["of"]), (&id.into(), &Value::Null));
+    assert!(of(0)["to"].as_str().is_some_and(|to| to.contains(r#"["queue","q"]"#)), "{revealed}");
     let limits = read(&server, "/v1/audit?event=limit_set,limit_removed").await;
     assert_eq!(
         limits["items"][1]["change"],
         json!({ "of": "queue:q", "to": "{\"max_concurrent\":5}", "refused": false })
     );
+}
+
+async fn send_lines(server: &Server, who: &str, schedules: &[Value]) -> Vec<Value> {
+    let lines: String = schedules.iter().map(|schedule| format!("{schedule}\n")).collect();
+    let call = reqwest::Client::new().post(server.url("/v1/schedules/bulk")).bearer_auth(format!("secret-{who}"));
+    let answer = call.header("content-type", "application/x-ndjson").body(lines).send().await.expect("an answer");
+    let items: Value = answer.json().await.expect("JSON");
+    items["items"].as_array().expect("a list").iter().map(|item| item["status"].clone()).collect()
+}
+
+#[tokio::test]
+async fn what_changes_no_schedule_leaves_no_entry() {
+    let server = server().await;
+    let schedule = |id: &str, cron: &str| {
+        let action = json!({ "type": "http", "url": "https://example.org/" });
+        json!({ "id": id, "action": action, "period": { "cron": cron } })
+    };
+    let (daily, weekly) = (schedule("s", "@daily"), schedule("s", "@weekly"));
+    let entries = async || {
+        let audit = read(&server, "/v1/audit?limit=1000").await;
+        audit["items"].as_array().map(Vec::len).expect("a list")
+    };
+    let (put, delete, post_to) = (Method::PUT, Method::DELETE, Method::POST);
+    // Each with the status, and the number of entries that follow from it.
+    let calls = [
+        (&put, "/v1/schedules/s", Some(daily.clone()), 201, 1),
+        (&put, "/v1/schedules/s", Some(daily.clone()), 200, 0),
+        (&post_to, "/v1/schedules", Some(daily.clone()), 200, 0),
+        (&post_to, "/v1/schedules", Some(weekly.clone()), 409, 0),
+        (&put, "/v1/schedules/s", Some(schedule("s", "0 0 31 2 *")), 422, 0),
+        (&post_to, "/v1/schedules/s/resume", None, 200, 0),
+        (&post_to, "/v1/schedules/s/pause", None, 200, 1),
+        (&post_to, "/v1/schedules/s/pause", None, 200, 0),
+        (&delete, "/v1/schedules/made-up", None, 404, 0),
+        (&post_to, "/v1/schedules/made-up/pause", None, 404, 0),
+        (&post_to, "/v1/schedules/made-up/resume", None, 404, 0),
+        (&put, "/v1/schedules/s", Some(weekly.clone()), 200, 1),
+    ];
+    for who in ["ann", "root-token"] {
+        let mut expected = entries().await;
+        for (method, path, body, status, more) in &calls {
+            let answer = ask(&server, who, (*method).clone(), path, body.clone()).await;
+            assert_eq!(answer.status().as_u16(), *status, "{who}: {method} {path}");
+            expected += more;
+            assert_eq!(entries().await, expected, "{who}: {method} {path}");
+        }
+        let other = schedule("other", "@daily");
+        let lines = [weekly.clone(), other.clone(), schedule("no", "0 0 31 2 *")];
+        for (statuses, more) in [([200, 201, 422], 1), ([200, 200, 422], 0)] {
+            assert_eq!(send_lines(&server, who, &lines).await, statuses, "{who}");
+            expected += more;
+            assert_eq!(entries().await, expected, "{who}");
+        }
+        // Of several lines with one id the last counts.
+        assert_eq!(send_lines(&server, who, &[other, schedule("other", "@weekly")]).await, [200, 200], "{who}");
+        let last = read(&server, "/v1/schedules/other").await;
+        assert_eq!(last["period"]["cron"], "@weekly", "{who}");
+        for id in ["s", "other"] {
+            let removed = ask(&server, who, Method::DELETE, &format!("/v1/schedules/{id}"), None).await;
+            assert_eq!(removed.status(), StatusCode::NO_CONTENT);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
