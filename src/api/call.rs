@@ -58,7 +58,10 @@ impl<R> Call<R> {
         match query.one("reveal")?.map(str::parse).transpose() {
             Ok(None | Some(false)) => Ok(self.sight),
             Ok(Some(true)) if self.bearer.as_ref().is_none_or(|bearer| bearer.is_admin) => Ok(Sight::Everything),
-            Ok(Some(true)) => Err(ApiError::new(Code::Forbidden, "`reveal` needs the role `admin`")),
+            Ok(Some(true)) => {
+                let refused = ApiError::new(Code::Forbidden, "`reveal` needs the role `admin`");
+                Err(self.bearer.iter().fold(refused, |refused, bearer| refused.of_token(&bearer.name)))
+            }
             Err(_) => Err(ApiError::field("reveal", "must be `true` or `false`")),
         }
     }

@@ -12,6 +12,7 @@ use super::budget::{Account, AccountPlace, Holder, Share};
 use super::budgets::Sort;
 use super::error::ApiError;
 use super::remote::Remote;
+use crate::job::Actor;
 use crate::peers::{CALLS_PATH, DELIVERIES_PATH, HINTS_PATH, MESSAGES_PATH, WORKERS_PATH};
 
 /// The calls of other processes of the installation, which have budgets of their own ([`super::of_peers`]).
@@ -25,12 +26,20 @@ pub(super) struct StrangersCall {
     _share: Arc<Share>,
 }
 
-/// Finds out at whose expense a call is, and charges it for what the connection may hold of its body. Returns what a
-/// stranger's call has until it ends.
+/// What is found out of a call before it is served.
+#[derive(Debug, Default)]
+pub(super) struct Charged {
+    /// What a stranger's call has until it ends.
+    pub(super) strangers: Option<StrangersCall>,
+    /// The name of the caller's token, where the call is one that may send a body or change something.
+    pub(super) token: Option<Actor>,
+}
+
+/// Finds out at whose expense a call is, and charges it for what the connection may hold of its body.
 ///
 /// # Errors
 /// The caller has as much under way as it may, or the server as much as it can.
-pub(super) fn charge(guard: &Guard, request: &mut Request) -> Result<Option<StrangersCall>, ApiError> {
+pub(super) fn charge(guard: &Guard, request: &mut Request) -> Result<Charged, ApiError> {
     let remote = request.extensions().get::<Arc<Remote>>().cloned();
     let from = remote.as_ref().map(|remote| remote.address());
     let is_by_proxy = from.is_some_and(|from| guard.proxies.trusts(from));
@@ -40,7 +49,7 @@ pub(super) fn charge(guard: &Guard, request: &mut Request) -> Result<Option<Stra
     let may_read = has_body || !request.method().is_safe();
     if OF_PROCESSES.contains(&path) || (is_known && !may_read) {
         guard.proxies.believe(from, request.headers_mut());
-        return Ok(None);
+        return Ok(Charged::default());
     }
     guard.keep_up();
     let token = guard.access.name(request.headers());
@@ -76,7 +85,7 @@ pub(super) fn charge(guard: &Guard, request: &mut Request) -> Result<Option<Stra
         }
         request.extensions_mut().insert::<Account>(account);
     }
-    Ok(strangers)
+    Ok(Charged { strangers, token })
 }
 
 /// Returns whether a call keeps a job with its worker or ends it, asks how the server is, or changes the members: what

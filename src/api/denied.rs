@@ -1,4 +1,5 @@
-//! Calls that are denied, since no token, a wrong one or one without the role was shown: a line in the log and a count.
+//! Calls that are denied, since no token, a wrong one or one without the right was shown, and items of calls that are:
+//! a line in the log and a count.
 //!
 //! Whoever has no rights writes nothing to the store by that, and no more than a line a second to the log.
 
@@ -6,12 +7,14 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use axum::response::Response;
 use http::StatusCode;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::error::ApiError;
+use super::call::Answer;
+use super::error::{ApiError, Code};
 use crate::job::Actor;
 
 /// The least time between two lines of one caller.
@@ -37,35 +40,85 @@ struct Lines {
     without: u64,
 }
 
+/// Whose call it is, as far as that is known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DeniedCaller {
+    /// The name of the token that it was made with.
+    pub(super) token: Option<Actor>,
+    /// The client's address.
+    pub(super) address: Option<IpAddr>,
+}
+
+/// The items of a call that are denied, among others that are not: an extension of the answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DeniedItems(Vec<(ApiError, u64)>);
+
+impl DeniedItems {
+    /// Adds the refusal of an item if it is denied. The first of each code is kept, and the number of them.
+    pub(super) fn add(&mut self, refused: &ApiError) {
+        if !is_denial(refused.code()) {
+            return;
+        }
+        match self.0.iter_mut().find(|(first, _)| first.code() == refused.code()) {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((refused.clone(), 1)),
+        }
+    }
+
+    /// Adds the refusal among these answers to items, if one is denied.
+    pub(super) fn look_at<T>(&mut self, answer: &Result<T, ApiError>) {
+        if let Err(refused) = answer {
+            self.add(refused);
+        }
+    }
+
+    /// Returns the answer to the call, which says for the log that items are denied.
+    pub(super) fn in_answer(self, answer: Answer) -> Answer {
+        answer.map(|mut response: Response| {
+            if !self.0.is_empty() {
+                response.extensions_mut().insert(self);
+            }
+            response
+        })
+    }
+}
+
+fn is_denial(code: Code) -> bool {
+    [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&code.status())
+}
+
 /// The calls that were denied of late, by caller.
 #[derive(Debug, Default)]
 pub(super) struct DeniedCalls(Mutex<HashMap<Denied, Lines>>);
 
 impl DeniedCalls {
     /// Counts the refusal of a call if it was denied, and logs it if its caller may have a line.
-    pub(super) fn note(&self, refused: &ApiError, address: Option<IpAddr>, (method, route): (&str, &str)) {
-        let code = refused.code();
-        if ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&code.status()) {
-            return;
+    pub(super) fn note(&self, refused: &ApiError, by: &DeniedCaller, call: (&str, &str)) {
+        if is_denial(refused.code()) {
+            self.note_some(refused, None, by, call);
         }
-        metrics::counter!("leasehold_denied_calls_total", "code" => code.as_str()).increment(1);
-        let caller = match (refused.token(), address) {
+    }
+
+    /// Counts the items of a call that were denied, and logs each code once if their caller may have a line.
+    pub(super) fn note_items(&self, DeniedItems(items): &DeniedItems, by: &DeniedCaller, call: (&str, &str)) {
+        for (refused, count) in items {
+            self.note_some(refused, Some(*count), by, call);
+        }
+    }
+
+    fn note_some(&self, refused: &ApiError, items: Option<u64>, by: &DeniedCaller, (method, route): (&str, &str)) {
+        let code = refused.code().as_str();
+        metrics::counter!("leasehold_denied_calls_total", "code" => code).increment(items.unwrap_or(1));
+        let token = refused.token().or(by.token.as_ref());
+        let caller = match (token, by.address) {
             (Some(name), _) => Denied::Token(name.clone()),
             (None, Some(address)) => Denied::Address(address.to_canonical()),
             (None, None) => Denied::Other,
         };
         let Some(without) = self.line(caller, Instant::now()) else { return };
-        let (token, address) = (refused.token().map(Actor::as_str), address.map(|address| address.to_string()));
-        warn!(
-            token,
-            address,
-            method,
-            route,
-            code = code.as_str(),
-            not_logged_before = without,
-            "denied a call: {}",
-            refused.detail()
-        );
+        let (token, address) = (token.map(Actor::as_str), by.address.map(|address| address.to_string()));
+        let (what, detail) = (if items.is_some() { "items of a call" } else { "a call" }, refused.detail());
+        warn!(token, address, method, route, code, items, not_logged_before = without, "denied {what}: {detail}");
     }
 
     /// Returns how many calls of the caller had no line since its last one, if this call may have one.
@@ -95,6 +148,8 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+    use crate::job::Refusal;
+    use crate::manager::ManagerError;
 
     fn at(number: u32) -> Denied {
         Denied::Address(Ipv4Addr::from_bits(number).into())
@@ -113,6 +168,19 @@ mod tests {
             assert_eq!(denied.line(caller.clone(), begun + BETWEEN_LINES), None);
             assert_eq!(denied.line(caller, begun + 3 * BETWEEN_LINES), Some(1));
         }
+    }
+
+    #[test]
+    fn of_the_items_that_are_denied_each_code_is_there_once_with_their_number() {
+        let mut items = DeniedItems::default();
+        let refused = |refusal: Refusal| ApiError::from(ManagerError::from(refusal));
+        for _ in 0..1_000 {
+            for refusal in [Refusal::ForeignLease, Refusal::Held, Refusal::NotOwn] {
+                items.add(&refused(refusal));
+            }
+        }
+        let found: Vec<_> = items.0.iter().map(|(refused, count)| (refused.code(), *count)).collect();
+        assert_eq!(found, [(Code::ForeignLease, 1_000), (Code::Forbidden, 1_000)]);
     }
 
     #[test]

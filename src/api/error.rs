@@ -148,7 +148,7 @@ pub(crate) struct ApiError {
     is_known: bool,
     /// Whether this process did not lead when the store was to write.
     is_not_led: bool,
-    /// The name of the caller's token, where that is known and the call is denied. In a box: every call may be refused.
+    /// The name of the caller's token, where the refusal itself says it. In a box: every call may be refused.
     token: Option<Box<Actor>>,
 }
 
@@ -175,7 +175,7 @@ impl ApiError {
         Self { token: Some(Box::new(name.clone())), ..self }
     }
 
-    /// Returns the name of the token of a caller whose call is denied, where that is known.
+    /// Returns the name of the caller's token, where the refusal says it.
     pub(crate) fn token(&self) -> Option<&Actor> {
         self.token.as_deref()
     }

@@ -3,7 +3,9 @@
 //! Every failure is an [`ApiError`] that says what is wrong and where.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use http::header::{CONTENT_TYPE, USER_AGENT};
@@ -14,6 +16,7 @@ use serde::de::DeserializeOwned;
 use super::App;
 use super::body::{Read, read};
 use super::error::{ApiError, Code};
+use super::remote::Remote;
 use crate::job::strict::{self, Strict};
 use crate::job::{ConcurrencyKey, InvalidName, JobId, LimitName, LimitScope, QueueName, ScheduleId, WorkerId};
 use crate::wire::Invalid;
@@ -138,6 +141,9 @@ pub(crate) struct LimitPath(pub(crate) LimitName);
 /// What the caller says of its program, if it says anything.
 pub(crate) struct UserAgent(pub(crate) Option<String>);
 
+/// The client's address; `None` for a call of this process itself.
+pub(crate) struct CallerAddress(pub(crate) Option<IpAddr>);
+
 /// The worker's name in a path.
 pub(crate) struct WorkerPath(pub(crate) WorkerId);
 
@@ -193,6 +199,15 @@ impl<S: Sync> FromRequestParts<S> for UserAgent {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let said = parts.headers.get(USER_AGENT).and_then(|value| value.to_str().ok());
         Ok(Self(said.filter(|said| !said.trim().is_empty()).map(str::to_owned)))
+    }
+}
+
+impl FromRequestParts<App> for CallerAddress {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
+        let remote = parts.extensions.get::<Arc<Remote>>();
+        Ok(Self(remote.map(|remote| app.guard.proxies.client(remote.address(), &parts.headers))))
     }
 }
 

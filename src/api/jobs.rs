@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::App;
 use super::call::{Answer, Call, Read, Submit};
+use super::denied::DeniedItems;
 use super::error::ApiError;
 use super::extract::{JobPath, JsonBody, Lines, OptionalJsonBody, Query, parse};
 use super::items::{in_order, only, sort_out};
@@ -88,8 +89,10 @@ pub(crate) async fn submit_bulk(call: Call<Submit>, lines: Lines) -> Answer {
     let (jobs, refused) = sort_out(lines.iter().map(|line| new_job(&call.app, parse(line)?)));
     drop(lines);
     let answers = call.app.manager.submit(&call.caller, jobs).await;
-    let items = in_order(refused, answers).map(|answer| answer.map_or_else(refused_item, submitted_item));
-    ok(&BulkAnswer { items: items.collect() })
+    let mut denied = DeniedItems::default();
+    let answers = in_order(refused, answers).inspect(|answer| denied.look_at(answer));
+    let items = answers.map(|answer| answer.map_or_else(refused_item, submitted_item)).collect();
+    denied.in_answer(ok(&BulkAnswer { items }))
 }
 
 /// Checks a submission: its fields, and that the receivers of its notifications may be called.

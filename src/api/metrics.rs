@@ -104,7 +104,7 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_http_unknown_tokens_total", Counter, "Calls that showed a token that is not known"),
     labelled("leasehold_denied_calls_total", Counter,
         ("code", || vec!["unauthorized", "forbidden", "foreign_lease", "foreign_origin"]),
-        "Calls that were denied, by the code of the refusal; the log names the tokens and addresses"),
+        "Calls, and items of calls, that were denied, by the code of the refusal; the log names the tokens"),
     labelled("leasehold_budget_held", Gauge, ("budget", IN_USE),
         "What callers hold of each budget: bytes of request bodies, or calls or connections without a token"),
     labelled("leasehold_budget_refused_total", Counter, ("budget", IN_USE),

@@ -19,11 +19,13 @@ use tower::Service;
 use tracing::{debug, warn};
 
 use super::access::{Guard, Role};
-use super::charge::charge;
+use super::charge::{Charged, charge};
+use super::denied::{DeniedCaller, DeniedItems};
 use super::error::{ApiError, Code, write_problem};
 use super::lapse::Lapse;
 use super::places::{NO_PLACE, Standing};
 use super::remote::Remote;
+use crate::job::Actor;
 use crate::page::SIGN_IN_PATH;
 use crate::peers::{CALLS_PATH, DELIVERIES_PATH, MESSAGES_PATH};
 use crate::wire::cookie::{self, SESSION_SCHEME, Way};
@@ -78,15 +80,15 @@ fn run(
 ) -> impl Future<Output = Response> {
     let refusable = Refusable::of(&guard, &request);
     let lapse = Lapse::of(&guard, request.headers());
-    let (answer, strangers) = match admitted.and_then(|()| charge(&guard, &mut request)) {
-        Ok(strangers) => (Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()), strangers),
-        Err(refused) => (Either::Right(ready(Ok(Ok(refused.into_response())))), None),
+    let (answer, Charged { strangers, token }) = match admitted.and_then(|()| charge(&guard, &mut request)) {
+        Ok(charged) => (Either::Left(AssertUnwindSafe(next.call(request)).catch_unwind()), charged),
+        Err(refused) => (Either::Right(ready(Ok(Ok(refused.into_response())))), Charged::default()),
     };
     // An async function would keep room for the request for as long as the call waits.
     answer
         .map(move |answer| {
             let mut response =
-                begun.end(&guard, answer.map_or_else(|panic| panicked(&*panic), |Ok(response)| response));
+                begun.end(&guard, token, answer.map_or_else(|panic| panicked(&*panic), |Ok(response)| response));
             if let Some(strangers) = strangers {
                 response.extensions_mut().insert(strangers);
             }
@@ -145,14 +147,19 @@ struct Begun {
 }
 
 impl Begun {
-    /// Logs and counts the call, and returns its answer.
-    fn end(self, guard: &Guard, mut response: Response) -> Response {
+    /// Logs and counts the call of the holder of this token, where that is known, and returns its answer.
+    fn end(self, guard: &Guard, token: Option<Actor>, mut response: Response) -> Response {
         let Self { at, address, request_id, method, route } = self;
         let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
         let refused = ApiError::of_response(&response);
+        let by = DeniedCaller { token, address };
         if let Some(refused) = &refused {
             write_problem(&mut response, &refused.to_problem(request_id.to_str().unwrap_or_default()));
-            guard.denied.note(refused, address, (method, route));
+            guard.denied.note(refused, &by, (method, route));
+        }
+        // Taken away, so that no layer further out notes them as well.
+        if let Some(items) = response.extensions_mut().remove::<DeniedItems>() {
+            guard.denied.note_items(&items, &by, (method, route));
         }
         let status = response.status();
         let elapsed = at.elapsed();

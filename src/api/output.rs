@@ -9,6 +9,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 
 use super::call::{Answer, Call, Read, Work};
+use super::denied::DeniedItems;
 use super::error::ApiError;
 use super::extract::{BulkBody, JobPath, JsonBody, Query};
 use super::items::{in_order, only, sort_out};
@@ -45,14 +46,17 @@ pub(crate) async fn put_many(call: Call<Work>, JsonBody(outputs): BulkBody<PutOu
     let (worker, pieces) = outputs.into_pieces()?;
     let (pieces, refused) = sort_out(pieces);
     let answers = call.app.manager.put_output(call.worker(worker), &pieces).await;
-    let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
+    let mut denied = DeniedItems::default();
+    let answers = in_order(refused, answers).inspect(|answer| denied.look_at(answer));
+    let items = ids.into_iter().zip(answers).map(|(id, answer)| match answer {
         Ok(()) => OutputItem { id, status: 204, error: None },
         Err(error) => {
             let (status, error) = error.into_item();
             OutputItem { id, status, error: Some(error) }
         }
     });
-    ok(&BulkAnswer { items: items.collect() })
+    let answer = ok(&BulkAnswer { items: items.collect() });
+    denied.in_answer(answer)
 }
 
 /// Returns the output of a job's latest attempt.

@@ -6,6 +6,7 @@
 //! is under way, what has arrived is stored as it is.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::FuturesOrdered;
@@ -15,10 +16,12 @@ use http::header::ACCEPT;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::access::Guard;
 use super::audited::why_not;
 use super::call::{Answer, Call, Submit};
+use super::denied::{DeniedCaller, DeniedItems};
 use super::error::{ApiError, Code};
-use super::extract::parse;
+use super::extract::{CallerAddress, parse};
 use super::items::{in_order, sort_out};
 use super::jobs::refused_item;
 use super::json::to_bytes;
@@ -39,6 +42,8 @@ const BATCH_BYTES: usize = 2 * 1024 * 1024;
 const IN_FLIGHT: usize = 4;
 /// How many batches are answered ahead of a client that does not read yet.
 const AHEAD: usize = 64;
+/// The route, as the log names it.
+const ROUTE: &str = "/v1/schedules/bulk";
 const JSON: &str = "application/json";
 
 /// Stores many schedules, one per line.
@@ -57,7 +62,12 @@ const JSON: &str = "application/json";
         (BulkAnswer<SubmitItem> = "application/json"),
         (Vec<SubmitItem> = "application/x-ndjson"),
     ))))]
-pub(crate) async fn put_many(call: Call<Submit>, headers: HeaderMap, lines: LineStream) -> Answer {
+pub(crate) async fn put_many(
+    call: Call<Submit>,
+    CallerAddress(address): CallerAddress,
+    headers: HeaderMap,
+    lines: LineStream,
+) -> Answer {
     let schedules = schedules(&call.app)?.clone();
     let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let is_ndjson =
@@ -66,8 +76,10 @@ pub(crate) async fn put_many(call: Call<Submit>, headers: HeaderMap, lines: Line
     let (arrived, prepared, stored) = (Vec::new(), None, VecDeque::new());
     let stopping = call.app.shutdown.clone();
     let manager = call.app.manager.clone();
+    let by = DeniedCaller { token: call.bearer.map(|bearer| bearer.name), address };
+    let (guard, caller) = (Arc::clone(&call.app.guard), call.caller);
     let mut upload =
-        Upload { schedules, manager, caller: call.caller, stopping, lines, arrived, prepared, in_flight, stored, end };
+        Upload { schedules, manager, caller, guard, by, stopping, lines, arrived, prepared, in_flight, stored, end };
     // The first lines are stored before the answer begins, so that a refusal still has a status.
     let first = upload.next().await?;
     let answer = Items { upload, first, is_ndjson, has_begun: false, has_ended: false };
@@ -122,6 +134,10 @@ struct Upload {
     schedules: Schedules,
     manager: Manager,
     caller: Caller,
+    /// What notes the lines that are denied.
+    guard: Arc<Guard>,
+    /// Whose lines they are.
+    by: DeniedCaller,
     /// Cancelled when the server stops, which ends the call.
     stopping: CancellationToken,
     lines: LineStream,
@@ -205,6 +221,7 @@ impl Upload {
             let Batch { new, refused, has } = batch;
             self.stored.push_back(has);
             let (schedules, manager, caller) = (self.schedules.clone(), self.manager.clone(), self.caller.clone());
+            let (guard, by) = (Arc::clone(&self.guard), self.by.clone());
             // In a task of its own: a client who goes away leaves no batch half done.
             self.in_flight.push_back(tokio::spawn(async move {
                 let answers = put_audited(&schedules, &manager, &caller, new).await;
@@ -213,7 +230,11 @@ impl Upload {
                     id: Some(id.into()),
                     error: None,
                 };
-                in_order(refused, answers).map(|answer| answer.map_or_else(refused_item, item)).collect()
+                let mut items = DeniedItems::default();
+                let answers = in_order(refused, answers).inspect(|answer| items.look_at(answer));
+                let answers = answers.map(|answer| answer.map_or_else(refused_item, item)).collect();
+                guard.denied.note_items(&items, &by, ("POST", ROUTE));
+                answers
             }));
         }
     }

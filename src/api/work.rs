@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::call::{Answer, Call, Work};
 use super::delivery::{deliver, deliver_with_items, deliver_with_job};
+use super::denied::DeniedItems;
 use super::error::ApiError;
 use super::extract::{BulkBody, JobPath, JsonBody, Query, UserAgent, WorkerPath};
 use super::items::{in_order, only, sort_out};
@@ -62,7 +63,9 @@ pub(crate) async fn heartbeats(call: Call<Work>, JsonBody(beats): BulkBody<Heart
     let (worker, beats) = beats.into_beats()?;
     let (beats, refused) = sort_out(beats);
     let answers = call.app.manager.heartbeat(call.worker(worker), beats).await;
-    let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
+    let mut denied = DeniedItems::default();
+    let answers = in_order(refused, answers).inspect(|answer| denied.look_at(answer));
+    let items = ids.into_iter().zip(answers).map(|(id, answer)| match answer {
         Ok(HeartbeatAnswer { lease_expires_at, cancel_requested }) => HeartbeatItem {
             id,
             status: 200,
@@ -75,7 +78,8 @@ pub(crate) async fn heartbeats(call: Call<Work>, JsonBody(beats): BulkBody<Heart
             HeartbeatItem { id, status, lease_expires_at: None, cancel_requested: None, error: Some(error) }
         }
     });
-    ok(&BulkAnswer { items: items.collect() })
+    let answer = ok(&BulkAnswer { items: items.collect() });
+    denied.in_answer(answer)
 }
 
 /// Waits until attempts of a worker have to end early.
@@ -177,7 +181,9 @@ pub(crate) async fn completions(call: Call<Work>, JsonBody(finishes): BulkBody<F
             (answers, Some(claimed))
         }
     };
-    let items = ids.into_iter().zip(in_order(refused, answers)).map(|(id, answer)| match answer {
+    let mut denied = DeniedItems::default();
+    let answers = in_order(refused, answers).inspect(|answer| denied.look_at(answer));
+    let items = ids.into_iter().zip(answers).map(|(id, answer)| match answer {
         Ok(job) => CompletionItem { id, status: 200, state: Some(job.job.state.name()), error: None },
         Err(error) => {
             let (status, error) = error.into_item();
@@ -185,8 +191,8 @@ pub(crate) async fn completions(call: Call<Work>, JsonBody(finishes): BulkBody<F
         }
     });
     let items: Vec<CompletionItem> = items.collect();
-    match claimed {
+    denied.in_answer(match claimed {
         None => ok(&BulkAnswer { items }),
         Some(claimed) => deliver_with_items(&items, claimed),
-    }
+    })
 }

@@ -13,6 +13,7 @@ mod clocks;
 mod cluster_changes;
 mod connections;
 mod delivered;
+mod denied;
 mod deputies;
 pub(crate) mod description;
 mod encrypted;
