@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::call::Answer;
 use super::error::{ApiError, Code};
 use crate::job::Actor;
 
@@ -73,7 +72,7 @@ impl DeniedItems {
     }
 
     /// Returns the answer to the call, which says for the log that items are denied.
-    pub(super) fn in_answer(self, answer: Answer) -> Answer {
+    pub(super) fn in_answer(self, answer: Result<Response, ApiError>) -> Result<Response, ApiError> {
         answer.map(|mut response: Response| {
             if !self.0.is_empty() {
                 response.extensions_mut().insert(self);

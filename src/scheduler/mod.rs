@@ -22,7 +22,6 @@ mod lag;
 mod loader;
 mod outcomes;
 mod overlap;
-mod owned;
 mod perform;
 mod refusal;
 pub mod schedules;

@@ -258,8 +258,8 @@ fn is_blocked(reply: &Reply) -> bool {
     matches!(fault::of_answer(reply.status, &reply.body), Some(Fault::Blocked { .. }))
 }
 
-/// Returns an answer, unless it says that an index is at fault or that the program lacks a privilege: asking again does not change that, so what is
-/// said is fit to be read by whoever can.
+/// Returns an answer, unless it says that an index is at fault or that the program lacks a privilege: asking again does
+/// not change that, so what is said is fit to be read by whoever can.
 fn allowed(reply: Reply) -> Result<Reply, StoreError> {
     match (reply.status, fault::of_answer(reply.status, &reply.body)) {
         (401 | 403, None) => Err(denied(&reason(reply.status, &reply.body))),
