@@ -403,7 +403,9 @@ impl Guard {
             Some(key) => self.access.holder_in(key),
             None => self.access.find(|holder| holder.hash == then.hash),
         };
-        now.is_some_and(|now| now.name == then.name && now.roles.is_superset(&then.roles))
+        let has_all =
+            |now: Arc<TokenHolder>| now.roles.is_superset(&then.roles) && now.may_edit_others >= then.may_edit_others;
+        now.is_some_and(|now| now.name == then.name && has_all(now))
     }
 
     /// Shares the budgets among the holders of tokens that were renewed.

@@ -282,12 +282,7 @@ async fn put_audited(
     new: Vec<NewSchedule>,
 ) -> Vec<Result<(ScheduleId, Stored), ApiError>> {
     if !manager.keeps_audit() {
-        return schedules
-            .put_many(caller, new)
-            .await
-            .into_iter()
-            .map(|answer| answer.map_err(ApiError::from))
-            .collect();
+        return store_audited(schedules, manager, caller, new).await;
     }
     let foreseen = match schedules.foresee_put_many(caller, &new).await {
         Ok(foreseen) => foreseen,

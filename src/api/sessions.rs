@@ -40,9 +40,11 @@ pub(crate) async fn end(State(app): State<App>, headers: HeaderMap) -> Result<Re
     let (Some(key), Some(token)) = (session_key(&headers), token) else {
         return Err(ApiError::new(Code::Unauthorized, "there is no session to end"));
     };
-    let sessions = app.manager.sessions();
-    let end = async { sessions.end(&key).await.map_err(ManagerError::from) };
-    audited(&app.manager, AuditChange::new(ChangeName::SignedOut, &token), end).await?;
+    // A right is given back whether or not the audit can be written.
+    if let Err(error) = app.manager.audit_changes(&[AuditChange::new(ChangeName::SignedOut, &token)]).await {
+        tracing::warn!(%token, %error, "the audit lacks that somebody has signed out of the web page");
+    }
+    app.manager.sessions().end(&key).await.map_err(ManagerError::from)?;
     access.note_session(&key, None);
     tracing::info!(%token, "somebody has signed out of the web page");
     Ok(StatusCode::NO_CONTENT.into_response())

@@ -65,7 +65,9 @@ impl Job {
     pub fn submitter(&self) -> Option<&Actor> {
         match self.history.entries() {
             [given_up, end, again, ..]
-                if given_up.actor.is_reserved() && end.reason.as_deref() == Some(NOT_COMPLETED) =>
+                if given_up.actor.is_reserved()
+                    && end.actor == given_up.actor
+                    && end.reason.as_deref() == Some(NOT_COMPLETED) =>
             {
                 Some(&again.actor)
             }

@@ -17,10 +17,10 @@ pub enum ScheduleError {
     /// The schedule is for another name to change.
     #[error("schedule {0} was created under another name: only that one and an administrator may change it")]
     NotOwn(ScheduleId),
-    /// Members of an earlier version are there, which do not keep who created a schedule.
+    /// The cluster has not agreed yet on a version that keeps who created a schedule.
     #[error(
-        "schedule {0} cannot be created yet: members of an earlier version do not keep who created a schedule. Wait \
-         until the cluster has agreed on version 8 (`leasehold cluster status`), or let an administrator create it"
+        "schedule {0} cannot be created yet: who created it is kept only once the cluster has agreed on version 8 \
+         (`leasehold cluster status`), which a new cluster does after an hour. Wait, or let an administrator create it"
     )]
     NotYet(ScheduleId),
     /// There is another schedule under this id.

@@ -28,7 +28,7 @@ impl SignIns {
         turns.retain(|_, turn| *turn > now);
         let turn = turns.get(fingerprint).copied().unwrap_or(now) + each / many;
         if turn > now + each {
-            let detail = format!("the token `{token}` was used to sign in {many} times within a minute: wait a moment");
+            let detail = format!("the token `{token}` has signed in too often of late: wait a moment");
             return Err(ApiError::new(Code::ShareTaken, detail));
         }
         turns.insert(fingerprint.to_owned(), turn);

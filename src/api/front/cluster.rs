@@ -147,7 +147,7 @@ async fn transfer_audited(front: &Front, manager: Option<Manager>, entry: AuditC
 /// Waits a moment for something to be written, which goes on afterwards.
 async fn in_a_moment(writing: impl Future<Output = ()> + Send + 'static) {
     if timeout(AUDITED_WITHIN, tokio::spawn(writing)).await.is_err() {
-        tracing::warn!("the lead is handed over before the audit has it");
+        tracing::warn!("the audit does not have it yet that the lead is to be handed over, or was not");
     }
 }
 

@@ -45,9 +45,9 @@ fn times_are_said_as_people_say_them_and_a_distance_makes_a_schedule() {
     assert_eq!(due(&["--at", "2031-01-31T08:00:00Z"]).0, "2031-01-31T08:00:00.000Z");
     assert!(due(&["--at", "tomorrow 02:00"]).0 > created_at);
     let id = bed.submit(&["--expires", "in 1h", "--resource", "gpus=2", "--notify", "https://example.org/"], "true");
-    let job = bed.job(&format!("{id}?reveal=true"));
+    let job = bed.job(&id);
     assert!(job["expires_at"].is_string() && job["resources"]["gpus"] == 2, "{job}");
-    assert_eq!(job["notify"][0]["url"], "https://example.org/");
+    assert_eq!(job["notify"][0]["url"], "***", "it is for an administrator who asks");
     bed.run(&["submit", "--id", "hourly", "--every", "1h", "--", "true"]).expect(0);
     assert_eq!(bed.run(&["schedule", "list", "--json"]).json(0)["period"]["every_ms"], 3_600_000);
     bed.run(&["submit", "--at", "noonish", "--", "true"]).expect(2);
