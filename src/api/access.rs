@@ -202,7 +202,7 @@ impl Access {
         }
     }
 
-    /// Notes what has become of a session, before anybody reads it in the store.
+    /// Notes the state of a session, before anybody reads it in the store.
     pub(super) fn note_session(&self, key: &SessionKey, session: Option<Session>) {
         self.sessions.note(key, session, Instant::now());
     }

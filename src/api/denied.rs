@@ -44,7 +44,7 @@ struct Lines {
 pub(super) struct DeniedCaller {
     /// The name of the token that it was made with.
     pub(super) token: Option<Actor>,
-    /// The client's address.
+    /// The address of the client, as a trusted proxy says it; `None` for a call within the process.
     pub(super) address: Option<IpAddr>,
 }
 

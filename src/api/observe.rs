@@ -139,7 +139,7 @@ impl Refusable {
 /// A call that has begun.
 struct Begun {
     at: Instant,
-    /// The client's address.
+    /// The address of the client, as a trusted proxy says it; `None` for a call within the process.
     address: Option<IpAddr>,
     request_id: HeaderValue,
     method: &'static str,

@@ -25,7 +25,7 @@ pub enum AuditEventName {
 }
 
 impl AuditEventName {
-    /// Every name.
+    /// Returns every name of an event: those of jobs first, then those of other changes.
     pub fn all() -> impl Iterator<Item = Self> {
         EventName::ALL.into_iter().map(Self::Job).chain(ChangeName::ALL.into_iter().map(Self::Change))
     }

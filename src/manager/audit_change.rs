@@ -105,7 +105,7 @@ impl ChangeName {
 /// A change that is no transition of a job, and who asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditChange {
-    /// What is done.
+    /// The name of the change, which the audit has as its action.
     pub name: ChangeName,
     /// Who asks for it.
     pub actor: Actor,

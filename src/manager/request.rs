@@ -269,7 +269,7 @@ pub struct Caller {
 pub enum Reach {
     /// What was submitted under this name, its own, and by the schedules that were created under it.
     Of(Actor),
-    /// Everything.
+    /// All jobs and schedules, under whatever name they were submitted.
     All,
 }
 

@@ -101,7 +101,7 @@ impl Asker {
         serde_json::from_slice(&body).map(Some).map_err(|error| Refused::unreadable(&error))
     }
 
-    /// Ends a session.
+    /// Has the server end a session, given by its key.
     pub(super) async fn sign_out(&self, session: &str) -> Result<(), Refused> {
         self.with_authorization(SESSION_SCHEME, session)?.call(Method::DELETE, SESSION_PATH).await.map(drop)
     }

@@ -45,7 +45,7 @@ pub struct AuditEvent {
     pub change: Option<AuditChange>,
     /// The state of the job before the event; null for its submission.
     pub from: Option<JobState>,
-    /// The number of the job's transition, counted from one; 0 for a change that is none.
+    /// The number of the job's transition, counted from one; 0 for a change of anything but a job.
     pub number: u32,
     /// The job's fence after the event.
     pub fence: Option<u64>,

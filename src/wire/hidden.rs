@@ -31,7 +31,7 @@ const ADDRESS_OF_ACTION: &[&str] = &["notify", "url"];
 pub enum Sight {
     /// The job's id, its place, its state and its times: for callers without the role `read`.
     Course,
-    /// All but secrets.
+    /// All of the job but its secrets: for callers with the role `read`.
     Reader,
     /// All of it: for the worker that claims the job, and for administrators who ask.
     Everything,

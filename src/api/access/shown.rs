@@ -9,7 +9,7 @@ use crate::wire::cookie::SESSION_SCHEME;
 /// What a caller shows to say who it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shown<'a> {
-    /// A token.
+    /// A token, as it stands behind `Bearer`.
     Token(&'a str),
     /// The key of a session, as a browser keeps it.
     Session(&'a str),

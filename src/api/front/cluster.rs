@@ -113,8 +113,8 @@ async fn try_change(front: &Front, request: Request) -> Answer {
     tracing::info!(?order, by = %permit.caller.name, "the cluster is to be changed");
     let entry = AuditChange::new(ChangeName::ClusterChanged, &permit.caller.name).to(&order);
     let manager = front.own.office.manager();
-    if let ChangeCluster::Transfer { member } = order {
-        return transfer_audited(front, manager, entry, member).await;
+    if matches!(order, ChangeCluster::Transfer { .. }) {
+        return transfer_audited(front, manager, entry, order).await;
     }
     let Some(manager) = manager else {
         let detail = format!("member {} was elected, and does not lead the cluster yet", front.map.member);
@@ -125,7 +125,12 @@ async fn try_change(front: &Front, request: Request) -> Answer {
 
 /// Hands the lead over, also where the audit cannot be written: so one gets away from a member whose disk hangs. The
 /// entry has a moment, and is written later if it can be.
-async fn transfer_audited(front: &Front, manager: Option<Manager>, entry: AuditChange, to: Option<u64>) -> Answer {
+async fn transfer_audited(
+    front: &Front,
+    manager: Option<Manager>,
+    entry: AuditChange,
+    transfer: ChangeCluster,
+) -> Answer {
     if let Some(manager) = manager.clone() {
         let entry = entry.clone();
         in_a_moment(async move {
@@ -135,7 +140,7 @@ async fn transfer_audited(front: &Front, manager: Option<Manager>, entry: AuditC
         })
         .await;
     }
-    let answer = transfer(front, to).await;
+    let answer = make_change(front, transfer).await;
     if let Some(manager) = manager
         && let Some(why) = answer.as_ref().err().and_then(audited::why_not)
     {

@@ -175,7 +175,7 @@ fn missing(what: &str) -> serde_json::Error {
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Targets<'a> {
-    /// As they are.
+    /// The receivers as a list that anybody reads who reads the index.
     Plain(Cow<'a, [NoticeTarget]>),
     /// As an encrypted text, which is no list.
     Encrypted(Cow<'a, str>),

@@ -72,9 +72,9 @@ impl fmt::Debug for EncryptionKeys {
 pub(super) struct SecretField<'a> {
     /// What the document is.
     pub(super) kind: &'static str,
-    /// The document's id.
+    /// The id of the document in its index.
     pub(super) id: &'a str,
-    /// The document's field.
+    /// The name of the field in the document.
     pub(super) name: &'static str,
 }
 
