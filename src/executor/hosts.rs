@@ -1,30 +1,41 @@
-//! The hosts that are called: none of them takes all places for calls, and one that does not answer is not called for a
-//! while.
+//! The hosts that are called: none of them takes all places for calls, no party takes all places of a host, and a host
+//! that does not answer is not called for a while.
 //!
 //! A host may have as many calls as there are places free ([`may_take`]). So slow hosts come to equal parts, of which
 //! one is left for whoever comes next: where `n` of them take all they can, each has about one place in `n + 1`
-//! (dynamic thresholds, Choudhury and Hahne, 1998).
+//! (dynamic thresholds, Choudhury and Hahne, 1998). In the same way owners and their schedules share the places of a
+//! host ([`shares`]), and whether it answers is judged for each of them ([`breaker`]).
+//!
+//! A call that finds no place waits a short time for one. A place that becomes free goes to the party that has the
+//! fewest. A wait takes one of the places that nobody has, so that waits for one host leave room for calls of others.
+
+mod breaker;
+mod shares;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::clock::Timestamp;
+pub(crate) use breaker::Heard;
+use breaker::{Breaker, Known, Look};
+pub(crate) use shares::Party;
+use shares::Shares;
 
-/// How long a call waits for a place at a host that answers.
-const TURN: Duration = Duration::from_millis(250);
+use crate::clock::{Clock, Timestamp};
+
+/// How long a call waits for a place at the most.
+pub(crate) const TURN: Duration = Duration::from_secs(1);
 /// The wait of a call that finds no place, before a random addition of as much again.
 const LATER: Duration = Duration::from_secs(2);
-/// How many calls in a row may fail before the host is left alone.
-const FAILURES: u32 = 5;
-/// How long a host is left alone at first; twice as long after each further failure.
-const LEFT_ALONE: Duration = Duration::from_secs(1);
-/// How long a host is left alone at most.
-const LEFT_ALONE_AT_MOST: Duration = Duration::from_secs(300);
+/// The part of its places that a host has at first when it answers again. It has one more with each answer.
+const FIRST_PART: usize = 10;
 /// How many hosts are remembered, unless more are being called or left alone.
 const REMEMBERED: usize = 10_000;
 
@@ -32,51 +43,79 @@ const REMEMBERED: usize = 10_000;
 pub(crate) enum Admission {
     /// Call the host, which holds this place until the call has ended.
     Call(Call),
-    /// Be put off: the host has as many calls as it may.
+    /// Be put off: the host or the party has as many calls as it may.
     Later(Duration),
     /// Fail without a call: the host has not answered for some time, and is called again after this long.
     Down(Duration),
 }
 
+/// Who wants to call a host.
+pub(crate) struct Caller<'a> {
+    pub(crate) host: &'a str,
+    pub(crate) party: Party,
+    /// How late its calls may begin. With the smallest of those that wait, the host is called again the sooner.
+    pub(crate) margin: Duration,
+    /// When this call may not begin any more.
+    pub(crate) until: Timestamp,
+}
+
 /// The hosts that are called.
 pub(crate) struct Hosts {
-    /// The most calls of one host.
-    most: usize,
     called: Arc<Mutex<Called>>,
 }
 
 /// The calls under way.
 struct Called {
-    /// The places that no call has.
+    /// The most calls of one host.
+    most: usize,
+    /// The places that no call has, and no wait for one.
     free: usize,
     hosts: HashMap<String, Host>,
+    /// The number of the last wait.
+    waits: u64,
 }
 
 #[derive(Default)]
 struct Host {
-    /// The calls under way.
-    taken: usize,
-    /// The calls in a row that have failed.
-    failures: u32,
-    left_alone_until: Option<Timestamp>,
-    /// Notified when a call has ended.
-    turn: Arc<Notify>,
+    shares: Shares,
+    breaker: Breaker,
+    /// The most calls of it, while it has answered again for a short time.
+    most: Option<usize>,
+    /// Those that wait for a place, in the order in which they have come.
+    waiting: Vec<Waiting>,
+}
+
+/// A wait for a place at a host.
+struct Waiting {
+    number: u64,
+    party: Party,
+    /// When it began. A call begins no earlier.
+    since: Timestamp,
+    turn: oneshot::Sender<Call>,
 }
 
 /// A place at a host.
 pub(crate) struct Call {
     host: String,
-    /// How many calls in a row had failed when it began.
-    failures: u32,
+    party: Party,
+    known: Known,
     called: Arc<Mutex<Called>>,
+}
+
+/// The other end of a wait, which ends when this is dropped.
+struct Turn {
+    host: String,
+    number: u64,
+    called: Arc<Mutex<Called>>,
+    comes: oneshot::Receiver<Call>,
 }
 
 /// What a caller finds.
 enum Found {
     Place(Call),
     None(Admission),
-    /// A call of the host has to end first.
-    Full(Arc<Notify>),
+    /// A call of the host has to end first: one that finds out whether it answers, or any other.
+    Full(Turn, Look),
 }
 
 /// Returns whether a host that has `taken` places may take another, while so many are `free`: it may have half of what
@@ -88,64 +127,122 @@ const fn may_take(taken: usize, free: usize, most: usize) -> bool {
 impl Hosts {
     /// Creates hosts that have this many places together, of which one can have so many at the most.
     pub(crate) fn new(places: usize, most: usize) -> Self {
-        let called = Called { free: places.max(1), hosts: HashMap::new() };
-        Self { most: most.max(1), called: Arc::new(Mutex::new(called)) }
+        let called = Called { most: most.max(1), free: places.max(1), hosts: HashMap::new(), waits: 0 };
+        Self { called: Arc::new(Mutex::new(called)) }
     }
 
-    /// Takes a place at a host. While its calls fail, only one is under way at a time.
-    pub(crate) async fn admit(&self, host: &str, now: Timestamp) -> Admission {
-        let admitted = async {
-            // Ends with the wait for a turn: each round waits for the end of a call.
-            loop {
-                match self.find(host, now) {
-                    Found::Place(call) => return Admission::Call(call),
-                    Found::None(admission) => return admission,
-                    Found::Full(turn) => turn.notified().await,
-                }
-            }
+    /// Takes a place at a host, for which it waits for [`TURN`] at the most, and not beyond the caller's end. Of a host
+    /// that does not answer, one call at a time finds out whether it does again.
+    pub(crate) async fn admit(&self, caller: &Caller<'_>, clock: &dyn Clock) -> Admission {
+        let mut turn = match self.find(caller, clock.now()) {
+            Found::Place(call) => return Admission::Call(call),
+            Found::None(admission) => return admission,
+            Found::Full(turn, _) => turn,
         };
-        timeout(TURN, admitted).await.unwrap_or_else(|_| Admission::Later(later()))
+        let left = caller.until.since(clock.now());
+        let wait = if left.is_zero() { TURN } else { left.min(TURN) };
+        if let Ok(Ok(call)) = timeout(wait, &mut turn.comes).await {
+            return Admission::Call(call);
+        }
+        drop(turn);
+        // Whoever has waited for the end of a try finds out how it has ended.
+        match self.find(caller, clock.now()) {
+            Found::Place(call) => Admission::Call(call),
+            Found::None(admission) => admission,
+            Found::Full(_, looked) => put_off(looked),
+        }
     }
 
-    fn find(&self, name: &str, now: Timestamp) -> Found {
+    fn find(&self, caller: &Caller<'_>, now: Timestamp) -> Found {
         let mut called = self.called.lock();
-        let Called { free, hosts } = &mut *called;
+        let Called { most, free, hosts, waits } = &mut *called;
         if hosts.len() >= REMEMBERED {
-            hosts.retain(|_, host| host.taken > 0 || host.left_alone_until > Some(now));
+            hosts.retain(|_, host| host.is_called() || host.breaker.is_recent(now));
         }
-        let host = hosts.entry(name.to_owned()).or_default();
-        // One that is further ahead is by a clock that was set back since.
-        let left_alone = host.left_alone_until.filter(|until| *until > now && until.since(now) <= LEFT_ALONE_AT_MOST);
-        if let Some(until) = left_alone {
-            return Found::None(Admission::Down(until.since(now)));
+        let host = hosts.entry(caller.host.to_owned()).or_default();
+        let looked = host.breaker.look(&caller.party, caller.margin, now);
+        if let Look::Open(wait) = looked {
+            return Found::None(Admission::Down(wait));
         }
-        if host.failures >= FAILURES && host.taken > 0 {
-            return Found::None(Admission::Later(later()));
+        // One that finds out takes any place: those who call a host that answers have none to spare for it then.
+        let may = match looked {
+            Look::Closed => host.has_room_for(&caller.party, *free, *most),
+            Look::Try => may_take(host.shares.all(), *free, *most),
+            Look::Trying | Look::Open(_) => false,
+        };
+        if may {
+            *free -= 1;
+            return Found::Place(host.begin(caller, looked == Look::Try, now, &self.called));
         }
-        if may_take(host.taken, *free, self.most) {
-            (host.taken, *free) = (host.taken + 1, *free - 1);
-            let (host, failures) = (name.to_owned(), host.failures);
-            return Found::Place(Call { host, failures, called: Arc::clone(&self.called) });
+        if host.waiting.len() >= *free / 2 {
+            return Found::None(put_off(looked));
         }
-        match host.failures {
-            0 => Found::Full(Arc::clone(&host.turn)),
-            _ => Found::None(Admission::Later(later())),
-        }
+        *free -= 1;
+        *waits += 1;
+        let (number, (turn, comes)) = (*waits, oneshot::channel());
+        host.waiting.push(Waiting { number, party: caller.party.clone(), since: now, turn });
+        let turn = Turn { host: caller.host.to_owned(), number, called: Arc::clone(&self.called), comes };
+        Found::Full(turn, looked)
     }
 
-    /// Ends a call, of which the host has answered or not.
-    pub(crate) fn ended(&self, call: Call, answered: bool, now: Timestamp) {
-        if let Some(host) = self.called.lock().hosts.get_mut(&call.host) {
-            // Calls that were under way together fail together: they are one failure.
-            if !answered && host.failures != call.failures {
-                return;
+    /// Ends a call, with what it has heard of the host.
+    pub(crate) fn ended(&self, call: Call, heard: Heard, now: Timestamp) {
+        let mut called = self.called.lock();
+        let most = called.most;
+        if let Some(host) = called.hosts.get_mut(&call.host) {
+            host.breaker.heard(&call.party, call.known, heard, now);
+            if heard == Heard::Answer {
+                let at_first = call.known.is_try.then(|| most.div_ceil(FIRST_PART));
+                let more = || host.most.map(|most| most + 1);
+                host.most = at_first.or_else(more).filter(|now| *now < most);
             }
-            host.failures = if answered { 0 } else { host.failures.saturating_add(1) };
-            host.left_alone_until = host.failures.checked_sub(FAILURES).map(|more| {
-                let longer = LEFT_ALONE.saturating_mul(1 << more.min(16));
-                now.plus(longer.min(LEFT_ALONE_AT_MOST))
-            });
         }
+        drop(called);
+        drop(call);
+    }
+}
+
+impl Host {
+    fn is_called(&self) -> bool {
+        self.shares.all() > 0 || !self.waiting.is_empty()
+    }
+
+    /// Returns whether a party may take a place of this host, while so many are `free`.
+    fn has_room_for(&self, party: &Party, free: usize, most: usize) -> bool {
+        let (taken, most) = (self.shares.all(), self.most.unwrap_or(most));
+        may_take(taken, free, most) && self.shares.may_take(party, (most - taken).min(free))
+    }
+
+    fn begin(&mut self, caller: &Caller<'_>, is_try: bool, now: Timestamp, called: &Arc<Mutex<Called>>) -> Call {
+        let (host, party) = (caller.host.to_owned(), caller.party.clone());
+        self.shares.take(&party);
+        let known = self.breaker.begin(&party, is_try, now);
+        Call { host, party, known, called: Arc::clone(called) }
+    }
+
+    /// Takes out the wait whose turn it is: that of the party with the fewest places, of those who may take one.
+    fn next(&mut self, free: usize, most: usize) -> Option<Waiting> {
+        let may_go = |one: &Waiting| {
+            // The place of the wait is free as soon as it has ended.
+            self.breaker.is_closed_for(&one.party) && self.has_room_for(&one.party, free + 1, most)
+        };
+        let waiting = self.waiting.iter().enumerate().filter(|(_, one)| !one.turn.is_closed() && may_go(one));
+        let (place, _) = waiting.min_by_key(|(_, one)| (self.shares.of(&one.party), one.number))?;
+        Some(self.waiting.remove(place))
+    }
+}
+
+impl Called {
+    /// Gives the places of a host that are free to those that wait for them. Returns those that nobody took.
+    fn hand_on(&mut self, name: &str, called: &Arc<Mutex<Self>>) -> Vec<Call> {
+        let (mut not_taken, Self { most, free, hosts, .. }) = (Vec::new(), self);
+        let Some(host) = hosts.get_mut(name) else { return not_taken };
+        // Ends: each round takes out a wait, whose place the call has then.
+        while let Some(Waiting { party, since, turn, .. }) = host.next(*free, *most) {
+            let caller = Caller { host: name, party, margin: Duration::ZERO, until: since };
+            not_taken.extend(turn.send(host.begin(&caller, false, since, called)).err());
+        }
+        not_taken
     }
 }
 
@@ -154,128 +251,39 @@ impl Drop for Call {
         let mut called = self.called.lock();
         called.free += 1;
         if let Some(host) = called.hosts.get_mut(&self.host) {
-            host.taken = host.taken.saturating_sub(1);
-            host.turn.notify_one();
+            host.shares.give_back(&self.party);
+            if self.known.is_try {
+                host.breaker.tried();
+            }
         }
+        let not_taken = called.hand_on(&self.host, &self.called);
+        drop(called);
+        // Each of them gives back its place in the same way.
+        drop(not_taken);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut called = self.called.lock();
+        let Called { free, hosts, .. } = &mut *called;
+        let Some(host) = hosts.get_mut(&self.host) else { return };
+        let before = host.waiting.len();
+        host.waiting.retain(|one| one.number != self.number);
+        // One whose turn has come has given its place to the call.
+        *free += before - host.waiting.len();
+    }
+}
+
+/// Puts off a call that may not wait any longer.
+fn put_off(looked: Look) -> Admission {
+    match looked {
+        Look::Trying | Look::Open(_) => Admission::Down(breaker::LEFT_ALONE),
+        Look::Closed | Look::Try => Admission::Later(later()),
     }
 }
 
 /// Returns a random wait, so that calls that were put off together do not come back together.
 fn later() -> Duration {
     LATER.mul_f64(1.0 + rand::random::<f64>())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn start() -> Timestamp {
-        Timestamp::from_millis(1_900_000_000_000)
-    }
-
-    async fn call(hosts: &Hosts, host: &str, now: Timestamp) -> Option<Call> {
-        match hosts.admit(host, now).await {
-            Admission::Call(call) => Some(call),
-            Admission::Later(_) | Admission::Down(_) => None,
-        }
-    }
-
-    #[tokio::test]
-    async fn a_host_takes_its_own_places_only() {
-        let hosts = Hosts::new(100, 2);
-        let taken = [call(&hosts, "a", start()).await, call(&hosts, "a", start()).await];
-        assert!(taken.iter().all(Option::is_some));
-        assert!(matches!(hosts.admit("a", start()).await, Admission::Later(wait) if wait >= LATER));
-        assert!(call(&hosts, "b", start()).await.is_some());
-        drop(taken);
-        assert!(call(&hosts, "a", start()).await.is_some());
-    }
-
-    #[tokio::test]
-    async fn a_host_that_does_not_answer_is_left_alone_and_called_by_one_at_a_time_after_that() {
-        let (hosts, mut now) = (Hosts::new(100, 8), start());
-        for _ in 0..FAILURES {
-            let call = call(&hosts, "a", now).await.expect("it is called");
-            hosts.ended(call, false, now);
-        }
-        assert!(matches!(hosts.admit("a", now).await, Admission::Down(wait) if wait == LEFT_ALONE));
-        assert!(call(&hosts, "b", now).await.is_some());
-
-        now = now.plus(LEFT_ALONE);
-        let probe = call(&hosts, "a", now).await.expect("one call finds out");
-        assert!(matches!(hosts.admit("a", now).await, Admission::Later(_)));
-        hosts.ended(probe, false, now);
-        assert!(matches!(hosts.admit("a", now).await, Admission::Down(wait) if wait == 2 * LEFT_ALONE));
-
-        now = now.plus(2 * LEFT_ALONE);
-        let probe = call(&hosts, "a", now).await.expect("one call finds out");
-        hosts.ended(probe, true, now);
-        let all = [call(&hosts, "a", now).await, call(&hosts, "a", now).await];
-        assert!(all.iter().all(Option::is_some), "it is as good as any other");
-    }
-
-    #[tokio::test]
-    async fn calls_that_fail_together_count_once() {
-        let hosts = Hosts::new(1_000, 100);
-        let mut calls = Vec::new();
-        for _ in 0..100 {
-            calls.push(call(&hosts, "a", start()).await.expect("it is called"));
-        }
-        calls.into_iter().for_each(|call| hosts.ended(call, false, start()));
-        assert!(call(&hosts, "a", start()).await.is_some(), "it is not left alone for that");
-    }
-
-    #[test]
-    fn however_many_hosts_take_all_they_can_there_is_room_for_another() {
-        for hosts in 1..100 {
-            let (mut free, mut taken) = (512_usize, vec![0_usize; hosts]);
-            // Calls end in turn and others come in their place, until the parts are those that stay: the host that
-            // comes first begins with 128 places, and loses one of them in so many rounds as there are hosts.
-            for round in 0..200 * hosts {
-                let place = round % hosts;
-                (taken[place], free) = (taken[place].saturating_sub(1), free + taken[place].min(1));
-                for place in (0..hosts).map(|other| (place + other) % hosts) {
-                    while may_take(taken[place], free, 128) {
-                        (taken[place], free) = (taken[place] + 1, free - 1);
-                    }
-                }
-            }
-            let (least, most) = (taken.iter().min().copied(), taken.iter().max().copied());
-            let part = (512 / (hosts + 1)).min(128);
-            assert!(least >= Some(part - 1) && most <= Some(part + 2), "{hosts}: {taken:?} of {part}");
-            assert!(free + 1 >= part, "{hosts}: {free} of {part}");
-        }
-    }
-
-    #[tokio::test]
-    async fn slow_hosts_leave_room_for_others() {
-        let hosts = Hosts::new(64, 64);
-        let mut slow = Vec::new();
-        for host in ["a", "b", "c", "d"] {
-            while let Some(call) = call(&hosts, host, start()).await {
-                slow.push(call);
-            }
-        }
-        assert!(call(&hosts, "e", start()).await.is_some(), "{} of 64 are taken", slow.len());
-        assert!(slow.len() > 32, "what nobody else wants is taken");
-    }
-
-    #[tokio::test]
-    async fn a_call_takes_the_place_of_one_that_ends_in_time() {
-        let hosts = Hosts::new(100, 1);
-        let first = call(&hosts, "a", start()).await.expect("it is called");
-        let (second, ()) = tokio::join!(call(&hosts, "a", start()), async { drop(first) });
-        assert!(second.is_some());
-    }
-
-    #[tokio::test]
-    async fn hosts_that_nobody_calls_are_forgotten() {
-        let hosts = Hosts::new(10, 1);
-        let kept = call(&hosts, "kept", start()).await.expect("it is called");
-        for number in 0..=REMEMBERED {
-            assert!(call(&hosts, &number.to_string(), start()).await.is_some());
-        }
-        assert!(hosts.called.lock().hosts.len() < REMEMBERED && hosts.called.lock().hosts.contains_key("kept"));
-        hosts.ended(kept, true, start());
-    }
 }

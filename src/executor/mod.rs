@@ -9,7 +9,7 @@
 //! - time, bytes and the number of calls under way are bounded, whatever the other side does.
 //!
 //! In reading order: [`AddressClass`], [`TargetPolicy`], the checked [`Resolve`]r, [`HttpExecutor`] here,
-//! `hosts` (none takes all calls), and [`webhook`] (what is sent to receivers, and what their answers mean).
+//! `hosts` (none takes all calls, and one that does not answer is left alone), and [`webhook`] (what is sent to receivers, and what their answers mean).
 
 mod address;
 mod error;
@@ -36,7 +36,7 @@ use tokio::time::Instant;
 
 pub use address::AddressClass;
 pub use error::CallError;
-pub(crate) use hosts::{Admission, Hosts};
+pub(crate) use hosts::{Admission, Call, Caller, Heard, Hosts, Party};
 pub use resolve::{Resolve, SystemResolver};
 pub use target::{AllowedTarget, InvalidTarget, MAX_URL_BYTES, RefusedTarget, TargetPolicy, TargetUrl};
 
@@ -202,6 +202,13 @@ impl HttpExecutor {
     #[must_use]
     pub fn with_deputy(self, deputy: Arc<dyn Deputy>) -> Self {
         Self { deputy: Some(deputy), ..self }
+    }
+
+    /// Returns an executor that makes so many calls at once, whatever calls this one makes.
+    #[must_use]
+    pub fn with_own_places(self, max_concurrent: usize) -> Self {
+        let limits = Limits { max_concurrent, ..self.limits };
+        Self { limits, permits: Arc::new(Semaphore::new(max_concurrent)), ..self }
     }
 
     /// Returns the limits of calls.

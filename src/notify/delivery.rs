@@ -11,8 +11,8 @@ use super::config::NotifyConfig;
 use super::subscriptions::{Reception, Subscriptions};
 use crate::clock::{Clock, Timestamp};
 use crate::executor::webhook::{Event, Receiver, Verdict};
-use crate::executor::{Admission, Hosts, HttpExecutor, TargetUrl, excerpt};
-use crate::job::{JobId, JobSpec, Json, Kind, NoticeFormat, NoticeTarget, QueueName};
+use crate::executor::{Admission, Caller, Heard, Hosts, HttpExecutor, Party, TargetUrl, excerpt};
+use crate::job::{JobId, JobSpec, Json, Kind, NoticeFormat, NoticeTarget, Owner, QueueName};
 use crate::manager::NewJob;
 use crate::schedule::ScheduleNotifyTarget;
 use crate::worker::{Attempt, Handler, HandlerError};
@@ -49,6 +49,16 @@ pub enum Addressee {
     },
 }
 
+impl Addressee {
+    /// Returns the name of the receiver, unique among receivers.
+    fn name(&self) -> String {
+        match self {
+            Self::Subscription(id) => format!("subscription {id}"),
+            Self::Target { url, format } => format!("{} {url}", format.as_str()),
+        }
+    }
+}
+
 impl From<&NoticeTarget> for Addressee {
     fn from(target: &NoticeTarget) -> Self {
         Self::Target { url: target.url.clone(), format: target.format }
@@ -64,11 +74,7 @@ impl From<&ScheduleNotifyTarget> for Addressee {
 impl Delivery {
     /// Returns the delivery's id, which is unique for the event and receiver and the same each time.
     fn id(&self) -> JobId {
-        let addressee = match &self.to {
-            Addressee::Subscription(id) => format!("subscription {id}"),
-            Addressee::Target { url, format } => format!("{} {url}", format.as_str()),
-        };
-        let name = Uuid::new_v5(&NAMESPACE, format!("{} {addressee}", self.event.id).as_bytes());
+        let name = Uuid::new_v5(&NAMESPACE, format!("{} {}", self.event.id, self.to.name()).as_bytes());
         JobId::of_uuid(at_time(self.event.at, name))
     }
 
@@ -120,7 +126,11 @@ impl Handler for Deliver {
             let why = "the subscription is gone or switched off".to_owned();
             return Err(HandlerError::permanent("unsubscribed", why));
         };
-        let place = match self.hosts.admit(&receiver.url.authority(), self.clock.now()).await {
+        let host = receiver.url.authority();
+        let party = Party::new(delivery.event.subject().owner.map(Owner::as_str), &delivery.to.name());
+        // A delivery may be late: whether its host answers again is found out in time for that.
+        let caller = Caller { host: &host, party, margin: Duration::MAX, until: Timestamp::MAX };
+        let place = match self.hosts.admit(&caller, &*self.clock).await {
             Admission::Call(place) => place,
             Admission::Later(wait) => {
                 let why = format!("{} has as many calls as it may", receiver.url.host());
@@ -134,9 +144,7 @@ impl Handler for Deliver {
         let call = receiver.delivery(&delivery.event, &self.config.origin, self.clock.now());
         let answer = self.executor.call(&call).await;
         let verdict = Verdict::of(&answer, self.clock.now());
-        // An answer that refuses is one all the same.
-        let answered = answer.is_ok() || !matches!(verdict, Verdict::Retry { .. });
-        self.hosts.ended(place, answered, self.clock.now());
+        self.hosts.ended(place, Heard::of(&answer), self.clock.now());
         let answered = excerpt(&answer, str::to_owned);
         match verdict {
             Verdict::Delivered => {

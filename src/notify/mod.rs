@@ -78,6 +78,8 @@ impl Notifier {
             config: config.clone(),
         };
         let hosts = Hosts::new(config.concurrency, config.concurrency / 2);
+        // Calls of schedules take none of these places.
+        let executor = executor.with_own_places(config.concurrency.max(1));
         let deliver = Deliver { executor, hosts, subscriptions: subscriptions.clone(), clock, config: config.clone() };
         let slots = config.concurrency;
         let queue = SystemQueue { role: "notifier", queue: QUEUE, slots, drain: DRAIN };

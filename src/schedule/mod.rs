@@ -37,7 +37,7 @@ pub use definition::{
 pub use exclude::{ExcludedDays, MAX_EXCLUDED, parse_day};
 pub use kept::KEPT;
 pub use notice::{MissedTimes, ScheduleEventName, ScheduleNotice, ScheduleNotifyTarget, ScheduleOutbox};
-pub use outcome::{KeptOutcome, Outcome};
+pub use outcome::{KeptOutcome, MissReason, Outcome};
 pub use period::{EVERY_MS, Every, FireTimes, HORIZON, Period, Repeat};
 pub use plan::{Plan, plan};
 pub use text::{DatesText, Fault, PeriodText};

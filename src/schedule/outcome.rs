@@ -35,6 +35,29 @@ words! {
     }
 }
 
+words! {
+    /// What has kept a due time that was missed from beginning within its margin of error.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum MissReason: "a reason", "reasons" {
+        /// The host had as many calls as it may, or the schedule or its owner had as many of them.
+        Limit = "limit",
+        /// The host did not answer, and was not called.
+        HostDown = "host_down",
+    }
+}
+
+impl MissReason {
+    /// Returns the reason in words.
+    #[must_use]
+    pub const fn why(self) -> &'static str {
+        match self {
+            Self::Limit => "until the margin of error was over, as many calls were under way as may be",
+            Self::HostDown => "the host did not answer until the margin of error was over",
+        }
+    }
+}
+
 impl Outcome {
     /// Returns whether the action was performed.
     #[must_use]

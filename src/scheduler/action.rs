@@ -9,15 +9,21 @@ use http::{HeaderMap, StatusCode};
 use super::secrets::without_secrets;
 use super::trigger::Trigger;
 use crate::clock::{Clock, Timestamp};
-use crate::executor::{Admission, Hosts, HttpCall, HttpExecutor, RetryAfter, TargetUrl, excerpt};
-use crate::job::{JobId, Json, Refusal};
+use crate::executor::{Admission, Call, Caller as HostCaller, Heard, Hosts, HttpCall, HttpExecutor};
+use crate::executor::{Party, RetryAfter, TargetUrl, excerpt};
+use crate::job::{Job, JobId, Json, Owner, Refusal};
 use crate::manager::{Caller, Manager, ManagerError, NewJob, Reach};
-use crate::schedule::{Action, Schedule};
+use crate::schedule::{Action, MissReason, Schedule};
+use crate::store::{Sought, Store, StoreError};
 use crate::wire::{Invalid, SubmitJob};
 use crate::worker::{Attempt, HandlerError};
 
 /// How long a trigger waits at the most until it finds out whether a host answers again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How long before the end of its margin a trigger looks for a place for the last time, which it may wait for, and how
+/// long it waits at least until it looks again.
+const BEFORE_END: Duration = Duration::from_millis(500);
+const AT_LEAST: Duration = Duration::from_millis(100);
 /// How long a call may take by default.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -27,6 +33,9 @@ pub(super) struct Actions {
     pub(super) hosts: Hosts,
 }
 
+/// Why a trigger has failed that was tried until its margin of error was over.
+pub(super) const IN_VAIN: &str = "it was tried until its margin of error was over";
+
 /// How an action has ended.
 pub(super) enum End {
     /// It was performed.
@@ -35,6 +44,28 @@ pub(super) enum End {
     Consumed { job_id: Option<JobId>, message: Option<String> },
     /// It was tried in vain, and its margin of error is over before it may be tried again.
     Failed { job_id: Option<JobId>, message: Option<String> },
+}
+
+/// A call that may begin, with its place.
+pub(super) struct Placed {
+    call: HttpCall,
+    place: Call,
+}
+
+/// What becomes of a call before it begins.
+pub(super) enum Before {
+    Placed(Box<Placed>),
+    Ended(End),
+    /// Its margin of error is over.
+    Missed(MissReason),
+}
+
+/// Until when a call may begin.
+pub(super) struct Until {
+    pub(super) at: Timestamp,
+    /// Whether it is missed if it has not begun by then. One of a backfill, or one that has begun in a process that has
+    /// ended since, is not.
+    pub(super) is_missed_then: bool,
 }
 
 impl Actions {
@@ -73,36 +104,72 @@ impl Actions {
         }
     }
 
-    /// Makes the call of an `http` action, which may begin up to `until`.
-    pub(super) async fn call(
+    /// Returns the job that this trigger has submitted, if it is there.
+    pub(super) async fn submitted(&self, store: &dyn Store, trigger: &Trigger) -> Result<Option<Job>, StoreError> {
+        let id = trigger.job_id();
+        let sought = [Sought { id: &id, since: Some(trigger.due_at) }];
+        let found = store.look_up(&sought).await.into_iter().next().transpose()?.flatten();
+        let is_its = |job: &Job| job.spec.due.as_deref() == Some(&trigger.due());
+        Ok(found.map(|found| (*found.job).clone()).filter(is_its))
+    }
+
+    /// Finds a place for the call of an `http` action.
+    pub(super) async fn place(
         &self,
         schedule: &Schedule,
         trigger: &Trigger,
         attempt: &Attempt,
+        (clock, until): (&dyn Clock, &Until),
+    ) -> Result<Before, HandlerError> {
+        let definition = &schedule.definition;
+        let call = match call_of(&definition.action, trigger, attempt) {
+            Ok(call) => call,
+            Err(why) => return Ok(Before::Ended(End::Consumed { job_id: None, message: Some(why) })),
+        };
+        let host = call.url.authority();
+        let party = Party::new(definition.owner.as_ref().map(Owner::as_str), schedule.id.as_str());
+        let caller = HostCaller { host: &host, party, margin: schedule.margin(), until: until.at };
+        let (reason, wait) = match self.hosts.admit(&caller, clock).await {
+            // The wait for a place may have been longer than it seemed, where the clock has gone on meanwhile.
+            Admission::Call(_) if until.is_missed_then && clock.now() > until.at => (MissReason::Limit, Duration::ZERO),
+            Admission::Call(place) => return Ok(Before::Placed(Box::new(Placed { call, place }))),
+            Admission::Later(wait) => (MissReason::Limit, wait),
+            // Rather looked after again than past its margin of error.
+            Admission::Down(wait) => (MissReason::HostDown, wait.min(LOOK_AGAIN)),
+        };
+        let left = until.at.since(clock.now());
+        let in_vain = |message| Ok(Before::Ended(End::Failed { job_id: None, message: Some(message) }));
+        match reason {
+            _ if until.is_missed_then && left.is_zero() => match attempt.job.attempt {
+                0 | 1 => Ok(Before::Missed(reason)),
+                _ => in_vain(IN_VAIN.to_owned()),
+            },
+            // One that may begin whenever its turn comes is not to wait for this host for ever.
+            MissReason::HostDown if left.is_zero() => {
+                in_vain(format!("{host} did not answer until its margin of error was over"))
+            }
+            _ => {
+                let wait = if until.is_missed_then { wait.min(left.saturating_sub(BEFORE_END)) } else { wait };
+                let why = match reason {
+                    MissReason::Limit => format!("{host} has as many calls as it may"),
+                    MissReason::HostDown => format!("{host} does not answer"),
+                };
+                // Whoever looks at it after its margin of error finds the reason by its word.
+                let message = format!("{reason}: {why}");
+                Err(HandlerError::postponed(reason.as_str(), message, wait.max(AT_LEAST)))
+            }
+        }
+    }
+
+    /// Makes the call of an `http` action, which is made again up to `until`.
+    pub(super) async fn call(
+        &self,
+        schedule: &Schedule,
+        trigger: &Trigger,
+        Placed { call, place }: Placed,
         (clock, until): (&dyn Clock, Timestamp),
     ) -> Result<End, HandlerError> {
         let consumed = |message: String| Ok(End::Consumed { job_id: None, message: Some(message) });
-        let call = match call_of(&schedule.definition.action, trigger, attempt) {
-            Ok(call) => call,
-            Err(why) => return consumed(why),
-        };
-        let host = call.url.authority();
-        let place = match self.hosts.admit(&host, clock.now()).await {
-            Admission::Call(place) => place,
-            Admission::Later(wait) => {
-                return Err(HandlerError::postponed("busy", format!("{host} has as many calls as it may"), wait));
-            }
-            // One of a backfill begins whenever its turn comes, and is not to wait for this host for ever.
-            Admission::Down(_) if clock.now() > until => {
-                let message = format!("{host} did not answer until its margin of error was over");
-                return Ok(End::Failed { job_id: None, message: Some(message) });
-            }
-            Admission::Down(wait) => {
-                // Rather looked after again than past its margin of error.
-                let wait = wait.min(LOOK_AGAIN);
-                return Err(HandlerError::postponed("down", format!("{host} does not answer"), wait));
-            }
-        };
         let answer = self.executor.call(&call).await;
         let is_driven_back = match &answer {
             Ok(answer) => drives_back(answer.status),
@@ -110,7 +177,7 @@ impl Actions {
         };
         let now = clock.now();
         // An answer that drives back is one all the same.
-        self.hosts.ended(place, answer.is_ok(), now);
+        self.hosts.ended(place, Heard::of(&answer), now);
         let action = &schedule.definition.action;
         let said = excerpt(&answer, |text| without_secrets(text, action, trigger));
         let expected = action.expect_status;

@@ -16,6 +16,7 @@
 mod action;
 mod backfill;
 mod bulk;
+mod earlier;
 mod foreseen;
 mod keep;
 mod lag;

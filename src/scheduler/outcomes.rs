@@ -8,7 +8,7 @@ use super::trigger::{self, BACKFILL_LABEL, Performed};
 use crate::clock::{Timestamp, millis};
 use crate::job::{Job, JobId, JobState, Json};
 use crate::manager::{Manager, ManagerError};
-use crate::schedule::{KeptOutcome, NotRun, Outcome, Schedule, Timetable};
+use crate::schedule::{KeptOutcome, MissReason, NotRun, Outcome, Schedule, Timetable};
 use crate::store::{Sought, Store, Versioned};
 
 /// How many due times from before a schedule had its present period are looked at by one call.
@@ -29,6 +29,9 @@ pub struct DueTime {
     pub late_ms: Option<u64>,
     /// Why it was not performed, or what was answered; null when there is nothing to say.
     pub message: Option<String>,
+    /// What has kept a call that was missed from beginning in time: `limit` or `host_down`; null when it is not known,
+    /// and for any other outcome.
+    pub reason: Option<MissReason>,
     /// Whether this is what a backfill has made of it.
     pub backfilled: bool,
 }
@@ -48,6 +51,7 @@ impl DueTime {
     pub(super) fn of(trigger: &Job, due_at: Timestamp, performed: Option<Performed>) -> Self {
         let outcome = performed.as_ref().map_or_else(|| outcome_of(trigger), |performed| performed.outcome);
         let late_ms = performed.as_ref().map(|performed| performed.late_ms);
+        let reason = performed.as_ref().and_then(|performed| performed.reason);
         let (job_id, message) = performed.map_or((None, None), |performed| (performed.job_id, performed.message));
         Self {
             due_at,
@@ -56,6 +60,7 @@ impl DueTime {
             job_id,
             late_ms: late_ms.or_else(|| trigger.started_at.map(|started| millis(started.since(due_at)))),
             message,
+            reason,
             backfilled: trigger.spec.labels.contains_key(BACKFILL_LABEL),
         }
     }
@@ -69,8 +74,9 @@ impl DueTime {
     /// Returns what is known at `now` of a due time that has no trigger.
     fn without_trigger(schedule: &Schedule, due_at: Timestamp, now: Timestamp) -> Self {
         let course = &schedule.course;
-        let (trigger_id, job_id, late_ms, message, outcome) = (None, None, None, None, Outcome::Removed);
-        let unknown = Self { due_at, outcome, trigger_id, job_id, late_ms, message, backfilled: false };
+        let (trigger_id, job_id, late_ms, message, reason) = (None, None, None, None, None);
+        let (outcome, backfilled) = (Outcome::Removed, false);
+        let unknown = Self { due_at, outcome, trigger_id, job_id, late_ms, message, reason, backfilled };
         if let Some(KeptOutcome { outcome, late_ms, has_job, backfilled, message, .. }) = course.kept_at(due_at) {
             let id = if *backfilled { trigger::backfilled_job_id } else { trigger::job_id };
             let job_id = has_job.then(|| id(&schedule.id, due_at));

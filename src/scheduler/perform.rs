@@ -9,15 +9,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::action::{Actions, End};
+use super::action::{Actions, Before, End, IN_VAIN, Until};
+use super::earlier::Earlier;
 use super::overlap::{Overlaps, Verdict};
 use super::trigger::{Performed, Trigger};
 use super::troubles::Troubles;
 use crate::clock::{Clock, Timestamp, millis};
-use crate::job::Json;
+use crate::job::{Job, Json};
 use crate::manager::{Caller, Manager};
 use crate::notify::ScheduleNotifier;
-use crate::schedule::{ActionType, NotRun, NotRunRange, Occasion, Outcome, SCHEDULER, Schedule, TriggerEnd};
+use crate::schedule::{
+    ActionType, MissReason, NotRun, NotRunRange, Occasion, Outcome, SCHEDULER, Schedule, TriggerEnd,
+};
 use crate::store::{ScheduleWrite, Store, StoredSchedule, WriteError};
 use crate::worker::{Attempt, Handler, HandlerError};
 
@@ -66,7 +69,7 @@ impl Perform {
             return Err(HandlerError::postponed("clock", why, LOOK_AGAIN));
         }
         let now = self.clock.now();
-        let late = now.since(trigger.due_at);
+        let mut late = now.since(trigger.due_at);
         let found = self.store.schedules(std::slice::from_ref(&trigger.schedule_id)).await.map_err(later)?;
         let Some(found) = found.into_iter().next().flatten() else {
             return Ok(Performed::not(Outcome::Skipped, late, "the schedule was removed"));
@@ -83,9 +86,25 @@ impl Perform {
         let until = trigger.until(schedule);
         let end = match schedule.definition.action.kind {
             ActionType::Job => self.actions.submit(&self.manager, schedule, trigger).await?,
-            ActionType::Http if now > until && attempt.job.attempt > 1 => return Ok(Performed::in_vain(late)),
-            ActionType::Http => self.actions.call(schedule, trigger, attempt, (&*self.clock, until)).await?,
+            ActionType::Http if is_backfilled && now > until && self.was_in_vain(attempt).await? => {
+                return Ok(Performed::in_vain(late));
+            }
+            ActionType::Http => {
+                let limit = Until { at: until, is_missed_then: !is_backfilled && now <= until };
+                match self.actions.place(schedule, trigger, attempt, (&*self.clock, &limit)).await? {
+                    Before::Placed(placed) => {
+                        // It may have waited for its place.
+                        late = self.clock.now().since(trigger.due_at);
+                        self.actions.call(schedule, trigger, *placed, (&*self.clock, until)).await?
+                    }
+                    Before::Missed(reason) => return self.missed(&found, trigger, Some(reason)).await,
+                    Before::Ended(end) => end,
+                }
+            }
         };
+        if !is_backfilled {
+            metrics::histogram!("leasehold_trigger_lateness_seconds").record(late);
+        }
         // The action is done: to do it again for the sake of a count would be worse than a count that is off.
         let ended = match &end {
             End::Done { .. } => TriggerEnd::Succeeded,
@@ -102,7 +121,57 @@ impl Perform {
             End::Done { .. } => Outcome::Fired,
         };
         let (End::Done { job_id, message } | End::Consumed { job_id, message } | End::Failed { job_id, message }) = end;
-        Ok(Performed { outcome, late_ms: millis(late), job_id, message, behind: None })
+        Ok(Performed { outcome, late_ms: millis(late), job_id, message, reason: None, behind: None })
+    }
+
+    /// Judges a trigger whose margin of error is over, by what earlier attempts have come to.
+    async fn judge_late(
+        &self,
+        found: &StoredSchedule,
+        trigger: &Trigger,
+        attempt: &Attempt,
+        late: Duration,
+    ) -> Result<Option<Performed>, HandlerError> {
+        let kind = found.schedule.definition.action.kind;
+        let has_begun = attempt.job.attempt > 1;
+        if has_begun && kind == ActionType::Job {
+            // What an earlier attempt has submitted is there, whatever has become of the process or of its answer.
+            if let Some(job) = self.actions.submitted(&*self.store, trigger).await.map_err(later)? {
+                self.ended(found, TriggerEnd::Succeeded).await?;
+                return Ok(Some(Performed::submitted(&job, trigger)));
+            }
+        }
+        let performed = match Earlier::of(&self.manager, attempt).await.map_err(later)? {
+            // It has begun in time, and may be done: the call is made again under its key, and its answer tells.
+            Earlier::Died if kind == ActionType::Http => return Ok(None),
+            Earlier::Failed if has_begun => {
+                let performed = Performed::in_vain(late);
+                self.ended(found, TriggerEnd::GivenUp(performed.message.as_deref().unwrap_or_default())).await?;
+                performed
+            }
+            Earlier::PutOff(reason) => self.missed(found, trigger, reason).await?,
+            Earlier::Died | Earlier::Failed => self.missed(found, trigger, None).await?,
+        };
+        Ok(Some(performed))
+    }
+
+    /// Returns whether a call was made that had no answer, or one that drives back.
+    async fn was_in_vain(&self, attempt: &Attempt) -> Result<bool, HandlerError> {
+        let has_begun = attempt.job.attempt > 1;
+        Ok(has_begun && !matches!(Earlier::of(&self.manager, attempt).await.map_err(later)?, Earlier::Died))
+    }
+
+    /// Records that a due time was missed.
+    async fn missed(
+        &self,
+        found: &StoredSchedule,
+        trigger: &Trigger,
+        reason: Option<MissReason>,
+    ) -> Result<Performed, HandlerError> {
+        self.note_not_run(found, trigger.due_at, NotRun::Missed).await?;
+        let late = self.clock.now().since(trigger.due_at);
+        let why = reason.map_or(NotRun::Missed.why(), MissReason::why);
+        Ok(Performed { reason, ..Performed::not(Outcome::Missed, late, why) })
     }
 
     /// Judges a trigger that was made when it was due: whether it begins within its margin of error, and whether an
@@ -116,13 +185,7 @@ impl Perform {
     ) -> Result<Option<Performed>, HandlerError> {
         let (schedule, late) = (&found.schedule, now.since(trigger.due_at));
         if schedule.is_too_late(trigger.due_at, now) {
-            if attempt.job.attempt > 1 {
-                let performed = Performed::in_vain(late);
-                self.ended(found, TriggerEnd::GivenUp(performed.message.as_deref().unwrap_or_default())).await?;
-                return Ok(Some(performed));
-            }
-            self.note_not_run(found, trigger.due_at, NotRun::Missed).await?;
-            return Ok(Some(Performed::not(Outcome::Missed, late, NotRun::Missed.why())));
+            return self.judge_late(found, trigger, attempt, late).await;
         }
         match self.overlaps.judge(schedule, trigger).await.map_err(later)? {
             Verdict::Go => {}
@@ -136,7 +199,6 @@ impl Perform {
                 return Ok(Some(Performed { behind: Some(behind), ..performed }));
             }
         }
-        metrics::histogram!("leasehold_trigger_lateness_seconds").record(late);
         Ok(None)
     }
 
@@ -211,11 +273,20 @@ impl Perform {
 
 impl Performed {
     fn in_vain(late: Duration) -> Self {
-        Self::not(Outcome::Failed, late, "it was tried until its margin of error was over")
+        Self::not(Outcome::Failed, late, IN_VAIN)
+    }
+
+    /// What became of a trigger whose job an earlier attempt has submitted, without having said so.
+    fn submitted(job: &Job, trigger: &Trigger) -> Self {
+        let late = job.created_at.since(trigger.due_at);
+        let outcome = if late > LATE { Outcome::Late } else { Outcome::Fired };
+        let why = "its job was submitted by an attempt whose end was not reported";
+        Self { job_id: Some(job.id.clone()), ..Self::not(outcome, late, why) }
     }
 
     fn not(outcome: Outcome, late: Duration, why: &str) -> Self {
-        Self { outcome, late_ms: millis(late), job_id: None, message: Some(why.to_owned()), behind: None }
+        let (job_id, message) = (None, Some(why.to_owned()));
+        Self { outcome, late_ms: millis(late), job_id, message, reason: None, behind: None }
     }
 }
 

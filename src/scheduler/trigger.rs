@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::clock::Timestamp;
 use crate::job::{Due, JobId, JobSpec, Json, Kind, Priority, QueueName, RetryPolicy, ScheduleId};
 use crate::manager::NewJob;
-use crate::schedule::{Outcome, Schedule};
+use crate::schedule::{MissReason, Outcome, Schedule};
 
 /// The name of the queue of triggers.
 pub const QUEUE: &str = "leasehold.triggers";
@@ -75,6 +75,9 @@ pub struct Performed {
     /// Why it was not performed, or what was answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// What has kept it from beginning in time, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<MissReason>,
     /// The due time of the earlier trigger for whose sake it was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<Timestamp>,
