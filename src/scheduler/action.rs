@@ -68,6 +68,14 @@ pub(super) struct Until {
     pub(super) is_missed_then: bool,
 }
 
+impl Until {
+    /// Returns how long a trigger is put off that would wait for `wait`, and has so long `left`.
+    fn look_again_after(&self, wait: Duration, left: Duration) -> Duration {
+        let wait = if self.is_missed_then { wait.min(left.saturating_sub(BEFORE_END)) } else { wait };
+        wait.max(AT_LEAST)
+    }
+}
+
 impl Actions {
     /// Submits the job of a `job` action. Done again, it finds the same job.
     pub(super) async fn submit(
@@ -149,14 +157,13 @@ impl Actions {
                 in_vain(format!("{host} did not answer until its margin of error was over"))
             }
             _ => {
-                let wait = if until.is_missed_then { wait.min(left.saturating_sub(BEFORE_END)) } else { wait };
                 let why = match reason {
                     MissReason::Limit => format!("{host} has as many calls as it may"),
                     MissReason::HostDown => format!("{host} does not answer"),
                 };
                 // Whoever looks at it after its margin of error finds the reason by its word.
                 let message = format!("{reason}: {why}");
-                Err(HandlerError::postponed(reason.as_str(), message, wait.max(AT_LEAST)))
+                Err(HandlerError::postponed(reason.as_str(), message, until.look_again_after(wait, left)))
             }
         }
     }
@@ -305,6 +312,9 @@ fn filled_json(json: &str, trigger: &Trigger) -> String {
     let id = quoted.strip_prefix('"').and_then(|id| id.strip_suffix('"')).unwrap_or_default();
     json.replace("{{due_at}}", &trigger.due_at.to_rfc3339()).replace("{{schedule_id}}", id)
 }
+
+#[cfg(test)]
+mod downtime;
 
 #[cfg(test)]
 mod tests {

@@ -27,6 +27,8 @@ const BACKFILLED_JOBS: Uuid = Uuid::from_u128(0x95ad_20e7_6c3b_4d81_87f2_1b4e_d9
 
 /// How long a trigger waits to be judged after its margin of error is over. What is judged is noted in its schedule.
 const KEPT_WAITING: Duration = Duration::from_secs(3_600);
+/// The part of its margin of error that lies between two tries of a call at the most.
+const PART: u32 = 4;
 /// A trigger is claimed as often as its margin of error allows.
 const MAX_ATTEMPTS: u32 = 1_000;
 
@@ -107,6 +109,12 @@ pub fn backfilled_job_id(schedule: &ScheduleId, due_at: Timestamp) -> JobId {
     derived(BACKFILLED_JOBS, schedule, due_at)
 }
 
+/// Returns how a call that had no answer is made again: four times at least in the latter part of its margin of error.
+pub(super) fn retry_within(margin: Duration) -> RetryPolicy {
+    let policy = RetryPolicy::default();
+    RetryPolicy { max: policy.max.min(margin / PART).max(policy.base), ..policy }
+}
+
 fn derived(namespace: Uuid, schedule: &ScheduleId, due_at: Timestamp) -> JobId {
     let name = format!("{schedule}\u{0}{}", due_at.as_millis());
     JobId::of_uuid(Uuid::new_v5(&namespace, name.as_bytes()))
@@ -185,7 +193,7 @@ impl Trigger {
                 owner: schedule.definition.owner.clone(),
                 labels: self.labels(),
                 max_attempts: MAX_ATTEMPTS,
-                retry: RetryPolicy::default(),
+                retry: retry_within(schedule.margin()),
                 priority: Priority::new(if is_backfilled { Priority::LOWEST } else { 0 }).unwrap_or_default(),
                 due: Some(Box::new(self.due())),
                 ..JobSpec::new(QueueName::system(QUEUE), Kind::system(KIND))

@@ -163,6 +163,11 @@ impl Breaker {
         }
     }
 
+    #[cfg(test)]
+    pub(super) const fn is_idle(&self) -> bool {
+        !self.is_trying
+    }
+
     /// Ends a try, whatever was heard.
     pub(super) fn tried(&mut self) {
         self.is_trying = false;
