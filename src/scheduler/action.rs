@@ -11,10 +11,9 @@ use super::trigger::Trigger;
 use crate::clock::{Clock, Timestamp};
 use crate::executor::{Admission, Call, Caller as HostCaller, Heard, Hosts, HttpCall, HttpExecutor};
 use crate::executor::{Party, RetryAfter, TargetUrl, excerpt};
-use crate::job::{Job, JobId, Json, Owner, Refusal};
+use crate::job::{JobId, Json, Owner, Refusal};
 use crate::manager::{Caller, Manager, ManagerError, NewJob, Reach};
 use crate::schedule::{Action, MissReason, Schedule};
-use crate::store::{Sought, Store, StoreError};
 use crate::wire::{Invalid, SubmitJob};
 use crate::worker::{Attempt, HandlerError};
 
@@ -110,15 +109,6 @@ impl Actions {
             Some(Err(error)) => Err(HandlerError::retryable("not_submitted", error.to_string())),
             None => Err(HandlerError::retryable("not_submitted", "the manager gave no answer")),
         }
-    }
-
-    /// Returns the job that this trigger has submitted, if it is there.
-    pub(super) async fn submitted(&self, store: &dyn Store, trigger: &Trigger) -> Result<Option<Job>, StoreError> {
-        let id = trigger.job_id();
-        let sought = [Sought { id: &id, since: Some(trigger.due_at) }];
-        let found = store.look_up(&sought).await.into_iter().next().transpose()?.flatten();
-        let is_its = |job: &Job| job.spec.due.as_deref() == Some(&trigger.due());
-        Ok(found.map(|found| (*found.job).clone()).filter(is_its))
     }
 
     /// Finds a place for the call of an `http` action.

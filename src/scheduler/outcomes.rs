@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::backfill::MAX_DUE_TIMES;
-use super::trigger::{self, BACKFILL_LABEL, Performed};
+use super::trigger::{self, BACKFILL_LABEL, LATE, Performed};
 use crate::clock::{Timestamp, millis};
-use crate::job::{Job, JobId, JobState, Json};
-use crate::manager::{Manager, ManagerError};
+use crate::job::{Due, Job, JobId, JobState, Json};
+use crate::manager::{JobView, Manager, ManagerError};
 use crate::schedule::{KeptOutcome, MissReason, NotRun, Outcome, Schedule, Timetable};
-use crate::store::{Sought, Store, Versioned};
+use crate::store::{Sought, Store, StoreError, Versioned};
 
 /// How many due times from before a schedule had its present period are looked at by one call.
 const LOOKED_AT: usize = 1_000;
@@ -36,14 +36,57 @@ pub struct DueTime {
     pub backfilled: bool,
 }
 
-/// Returns what became of triggers that have ended; `None` for one without a result.
+/// Returns what became of triggers that have ended; `None` for one without a result. One that has begun and expired
+/// since has none, and was performed if its job is there.
 pub(super) async fn performed(
-    manager: &Manager,
+    (manager, store): (&Manager, &dyn Store),
     triggers: Vec<Versioned>,
 ) -> Result<Vec<Option<Performed>>, ManagerError> {
-    let views = manager.view(triggers).await?;
     let read = |result: Option<Json>| serde_json::from_str(result?.as_str()).ok();
-    Ok(views.into_iter().map(|view| read(view.result)).collect())
+    let views = manager.view(triggers).await?;
+    let (mut performed, mut not_reported) = (Vec::new(), Vec::new());
+    for (place, JobView { versioned, result, .. }) in views.into_iter().enumerate() {
+        performed.push(read(result));
+        let job = &*versioned.job;
+        if job.state.name() == JobState::Expired && job.attempt.get() > 0 {
+            let due = job.spec.due.as_deref().cloned();
+            not_reported.extend(due.map(|due| (place, (due, job.spec.labels.contains_key(BACKFILL_LABEL)))));
+        }
+    }
+    let (places, due): (Vec<usize>, Vec<(Due, bool)>) = not_reported.into_iter().unzip();
+    for (place, submitted) in places.into_iter().zip(submitted(store, &due).await?) {
+        performed[place] = performed[place].take().or(submitted);
+    }
+    Ok(performed)
+}
+
+/// Returns what became of due times, each with whether a backfill has run it, whose jobs are there though no attempt
+/// has reported that it submitted them; `None` for one without a job.
+pub(super) async fn submitted(store: &dyn Store, due: &[(Due, bool)]) -> Result<Vec<Option<Performed>>, StoreError> {
+    if due.is_empty() {
+        return Ok(Vec::new());
+    }
+    let id_of = |(due, backfilled): &(Due, bool)| {
+        let id = if *backfilled { trigger::backfilled_job_id } else { trigger::job_id };
+        id(&due.schedule_id, due.due_at)
+    };
+    let ids: Vec<JobId> = due.iter().map(id_of).collect();
+    let sought = due.iter().zip(&ids).map(|((due, _), id)| Sought { id, since: Some(due.due_at) });
+    let found = store.look_up(&sought.collect::<Vec<_>>()).await;
+    let found: Vec<Option<Versioned>> = found.into_iter().collect::<Result<_, _>>()?;
+    let of = |(found, (due, _)): (Option<Versioned>, &(Due, bool))| {
+        let job = found.filter(|found| found.job.spec.due.as_deref() == Some(due))?.job;
+        let late = job.created_at.since(due.due_at);
+        Some(Performed {
+            outcome: if late > LATE { Outcome::Late } else { Outcome::Fired },
+            late_ms: millis(late),
+            job_id: Some(job.id.clone()),
+            message: Some("its job was submitted, and its process ended before it said so".to_owned()),
+            reason: None,
+            behind: None,
+        })
+    };
+    Ok(found.into_iter().zip(due).map(of).collect())
 }
 
 impl DueTime {
@@ -141,7 +184,7 @@ async fn page_of(
     let sought: Vec<Sought<'_>> =
         due.iter().zip(&ids).flat_map(|(due, ids)| ids.each_ref().map(|id| Sought { id, since: Some(*due) })).collect();
     let found: Vec<Option<Versioned>> = store.look_up(&sought).await.into_iter().collect::<Result<_, _>>()?;
-    let mut ended = performed(manager, found.iter().flatten().cloned().collect()).await?.into_iter();
+    let mut ended = performed((manager, store), found.iter().flatten().cloned().collect()).await?.into_iter();
     let mut found = found.into_iter().map(|found| Some((found?, ended.next().flatten())));
     let mut next = |due_at: Timestamp| {
         let (trigger, performed) = found.next().flatten()?;

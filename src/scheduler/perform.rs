@@ -11,11 +11,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::action::{Actions, Before, End, IN_VAIN, Until};
 use super::earlier::Earlier;
+use super::outcomes;
 use super::overlap::{Overlaps, Verdict};
-use super::trigger::{Performed, Trigger};
+use super::trigger::{LATE, Performed, Trigger};
 use super::troubles::Troubles;
 use crate::clock::{Clock, Timestamp, millis};
-use crate::job::{Job, Json};
+use crate::job::Json;
 use crate::manager::{Caller, Manager};
 use crate::notify::ScheduleNotifier;
 use crate::schedule::{
@@ -24,8 +25,6 @@ use crate::schedule::{
 use crate::store::{ScheduleWrite, Store, StoredSchedule, WriteError};
 use crate::worker::{Attempt, Handler, HandlerError};
 
-/// From when on a trigger counts as late.
-const LATE: Duration = Duration::from_secs(1);
 /// How often a change of a schedule's course is tried against changes by others.
 const TRIES: usize = 10;
 /// How long a trigger waits until it is judged again, such as for the end of the one before it.
@@ -136,9 +135,11 @@ impl Perform {
         let has_begun = attempt.job.attempt > 1;
         if has_begun && kind == ActionType::Job {
             // What an earlier attempt has submitted is there, whatever has become of the process or of its answer.
-            if let Some(job) = self.actions.submitted(&*self.store, trigger).await.map_err(later)? {
+            let due = [(trigger.due(), false)];
+            let submitted = outcomes::submitted(&*self.store, &due).await.map_err(later)?;
+            if let Some(performed) = submitted.into_iter().next().flatten() {
                 self.ended(found, TriggerEnd::Succeeded).await?;
-                return Ok(Some(Performed::submitted(&job, trigger)));
+                return Ok(Some(performed));
             }
         }
         let performed = match Earlier::of(&self.manager, attempt).await.map_err(later)? {
@@ -274,14 +275,6 @@ impl Perform {
 impl Performed {
     fn in_vain(late: Duration) -> Self {
         Self::not(Outcome::Failed, late, IN_VAIN)
-    }
-
-    /// What became of a trigger whose job an earlier attempt has submitted, without having said so.
-    fn submitted(job: &Job, trigger: &Trigger) -> Self {
-        let late = job.created_at.since(trigger.due_at);
-        let outcome = if late > LATE { Outcome::Late } else { Outcome::Fired };
-        let why = "its job was submitted by an attempt whose end was not reported";
-        Self { job_id: Some(job.id.clone()), ..Self::not(outcome, late, why) }
     }
 
     fn not(outcome: Outcome, late: Duration, why: &str) -> Self {

@@ -18,6 +18,9 @@ pub const KIND: &str = "leasehold.trigger";
 /// The label that names the backfill of a trigger, or of a job that one has submitted.
 pub const BACKFILL_LABEL: &str = "backfill_id";
 
+/// From when on a trigger counts as late.
+pub(super) const LATE: Duration = Duration::from_secs(1);
+
 /// The namespaces of the ids of triggers, and of the jobs that they submit (RFC 9562, section 5.5).
 const TRIGGERS: Uuid = Uuid::from_u128(0x0c4f_5a53_3d0c_4f1e_9c11_7ad2_54e7_b6a1);
 const JOBS: Uuid = Uuid::from_u128(0x7e0d_91c8_8f24_4b0a_8a55_2b9e_0f6d_13c4);

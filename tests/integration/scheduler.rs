@@ -14,6 +14,7 @@ mod keeping;
 mod killed;
 mod overlaps;
 mod pauses;
+mod places;
 mod steps;
 
 use std::collections::BTreeMap;

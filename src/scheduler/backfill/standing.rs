@@ -83,7 +83,7 @@ pub(super) async fn standings(
     let is_trigger = |place: usize| place.is_multiple_of(TRACES) || place % TRACES == 2;
     let triggers =
         found.iter().enumerate().filter(|(place, _)| is_trigger(*place)).filter_map(|(_, found)| found.clone());
-    let mut performed = outcomes::performed(manager, triggers.collect()).await?.into_iter();
+    let mut performed = outcomes::performed((manager, store), triggers.collect()).await?.into_iter();
     let mut traces = found.drain(..).enumerate().map(|(place, found)| {
         let found = found?;
         let performed = if is_trigger(place) { performed.next().flatten() } else { None };

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{START, Site, definition, ended, id};
+use super::{START, Site, definition, ended, id, job_action};
 use crate::engines;
 use crate::interference::{Interfered, Interference};
 use crate::notify::receiver::{Delivered, Receiver};
@@ -196,6 +196,52 @@ async fn end_and_take_over(site: &Site, second: &Manager, at: (Step, Side), pass
     }
     triggers.sort();
     assert_eq!(triggers, due.into_iter().collect::<Vec<_>>(), "{name}: each due time has one trigger");
+}
+
+/// What was done before its process died has not failed, also when that is found only after its margin is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_that_was_performed_by_a_process_that_died_has_not_failed() {
+    let at = Timestamp::from_millis(START).plus(Duration::from_secs(5));
+    let receiver = Receiver::listening().await;
+    let call = json!({"type": "http", "url": receiver.url()});
+    for (name, action) in [("job", job_action()), ("call", call)] {
+        let site = Site::on(engines::embedded().await);
+        let second = Manager::start(site.engine.store(), site.clock(), ManagerConfig::default());
+        let schedules = site.schedules_of(&second);
+        let fields = json!({"action": action, "period": {"at": at.to_rfc3339()}, "margin_of_error_ms": 2_000});
+        let new = NewSchedule { id: id(name), definition: definition(&fields), paused: false };
+        schedules.put(&Caller::system("test"), new, false, None).await.expect("stored");
+        let at = (Step::End, Side::Before);
+        let dying = Arc::new(Dying { at, passes: 0.into(), dead: CancellationToken::new() });
+        let store = Interfered::around(site.engine.store(), &dying);
+        let first = Manager::start(Arc::clone(&store), site.clock(), ManagerConfig::default());
+        let running = site.scheduler_over(store, &first);
+        for _ in 0..TRIES {
+            if dying.dead.is_cancelled() {
+                break;
+            }
+            site.clock.advance(super::SHORT_STEP * 4);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(dying.dead.is_cancelled(), "{name}: it was not performed");
+        std::mem::forget((running, first));
+
+        let scheduler = site.scheduler_of(&second);
+        let schedule = id(name);
+        let found = tokio::select! {
+            found = all_ended(&site, &schedules, &schedule, site.clock.now()) => found,
+            () = let_time_pass(&site, &second) => Vec::new(),
+        };
+        scheduler.shutdown().await;
+        let [due] = &found[..] else { panic!("{name}: {found:#?}") };
+        assert!(matches!(due.outcome, Outcome::Fired | Outcome::Late), "{name}: {due:#?}");
+        assert_eq!(due.job_id.is_some(), name == "job", "{due:#?}");
+        let submitted = site.jobs("work").await;
+        assert_eq!(submitted.len(), usize::from(name == "job"), "{submitted:#?}");
+    }
+    let keys: BTreeSet<String> =
+        receiver.came().iter().map(|call| call.headers["idempotency-key"].to_str().expect("text").to_owned()).collect();
+    assert_eq!(keys.len(), 1, "it is called again under its key");
 }
 
 /// Returns the due times of a schedule that is due until `end`, once that has come and all of them have ended.
