@@ -204,6 +204,8 @@ pub const METRICS: &[Metric] = &[
         "Triggers that this process has dealt with, by outcome: fired, late, consumed, failed, missed or skipped"),
     labelled("leasehold_triggers_backfilled_total", Counter, ("outcome", BACKFILLED),
         "Triggers of backfills that this process has dealt with, by outcome: fired, consumed, failed or skipped"),
+    metric("leasehold_foreign_ids_total", Counter,
+        "Jobs of others that had the id of a trigger, of its job or of a delivery, which was made under the next id"),
     metric("leasehold_triggers_redriven_total", Counter,
         "Calls of schedules that were not answered, or driven back with 408, 425, 429 or a status from 500 on"),
     metric("leasehold_trigger_lateness_seconds", Histogram(&ANSWERS),

@@ -29,6 +29,7 @@ mod lines;
 mod members;
 mod observe;
 mod output;
+pub(crate) mod own;
 mod read;
 mod replay;
 pub mod request;

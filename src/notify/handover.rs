@@ -3,7 +3,7 @@
 use super::config::NotifyConfig;
 use super::delivery::{Addressee, Delivery};
 use crate::executor::webhook::Event;
-use crate::manager::{Caller, Manager, ManagerError, NewJob, Submitted};
+use crate::manager::{Caller, Manager, ManagerError, NewJob};
 use crate::store::StoreError;
 
 /// How many deliveries are submitted with one call, but for the last notice's.
@@ -44,10 +44,10 @@ pub(super) async fn hand_over(
                 count
             }));
         }
-        let mut answers = manager.submit(&Caller::system("notifier"), jobs).await.into_iter();
+        let mut answers = manager.submit_own(&Caller::system("notifier"), jobs).await.into_iter();
         for count in counts {
             let refusals: Vec<ManagerError> = match count {
-                Ok(count) => answers.by_ref().take(count).filter_map(refusal).collect(),
+                Ok(count) => answers.by_ref().take(count).filter_map(Result::err).collect(),
                 Err(error) => vec![error.into()],
             };
             handed_over.push(refusals.is_empty());
@@ -55,13 +55,4 @@ pub(super) async fn hand_over(
         }
     }
     (handed_over, failure)
-}
-
-/// Returns why a delivery is not there.
-fn refusal(answer: Result<Submitted, ManagerError>) -> Option<ManagerError> {
-    match answer {
-        // It differs when an earlier try submitted it while its job or schedule stood otherwise.
-        Ok(_) | Err(ManagerError::SubmissionDiffers(_)) => None,
-        Err(error) => Some(error),
-    }
 }

@@ -83,22 +83,17 @@ impl Actions {
         schedule: &Schedule,
         trigger: &Trigger,
     ) -> Result<End, HandlerError> {
-        let id = trigger.job_id();
         let new = match job_of(&schedule.definition.action, trigger) {
-            Ok(new) => NewJob { id: Some(id.clone()), ..new },
+            Ok(new) => NewJob { id: Some(trigger.job_id()), ..new },
             Err(invalid) => return Ok(End::Consumed { job_id: None, message: Some(invalid.to_string()) }),
         };
         // It may replace what its creator may.
         let reach = schedule.created_by.clone().map_or(Reach::All, Reach::Of);
         let caller = Caller { reach, ..Caller::system("scheduler") };
-        let answer = manager.submit(&caller, vec![new]).await.into_iter().next();
+        let answer = manager.submit_own(&caller, vec![new]).await.into_iter().next();
         match answer {
-            // The action may have been changed between two attempts, of which the first has made the job.
-            Some(Ok(submitted)) => {
-                // Where the job has a unique key, it can be another one, which waits or runs.
-                Ok(End::Done { job_id: Some(submitted.job.versioned.job.id.clone()), message: None })
-            }
-            Some(Err(ManagerError::SubmissionDiffers(_))) => Ok(End::Done { job_id: Some(id), message: None }),
+            // An earlier attempt may have made it. Where it has a unique key, it can be another one, which waits or runs.
+            Some(Ok(own)) => Ok(End::Done { job_id: Some(own.id), message: None }),
             Some(Err(error @ ManagerError::Duplicate(_))) => {
                 // Nothing that the user has to mend: the job that there is to be at most once is there.
                 Ok(End::Done { job_id: None, message: Some(error.to_string()) })

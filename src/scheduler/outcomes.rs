@@ -4,12 +4,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::backfill::MAX_DUE_TIMES;
-use super::trigger::{self, BACKFILL_LABEL, LATE, Performed};
+use super::trigger::{self, BACKFILL_LABEL, LATE, Performed, Trace};
 use crate::clock::{Timestamp, millis};
 use crate::job::{Due, Job, JobId, JobState, Json};
+use crate::manager::own::{SoughtOwn, find_own};
 use crate::manager::{JobView, Manager, ManagerError};
 use crate::schedule::{KeptOutcome, MissReason, NotRun, Outcome, Schedule, Timetable};
-use crate::store::{Sought, Store, StoreError, Versioned};
+use crate::store::{Store, StoreError, Versioned};
 
 /// How many due times from before a schedule had its present period are looked at by one call.
 const LOOKED_AT: usize = 1_000;
@@ -66,16 +67,14 @@ pub(super) async fn submitted(store: &dyn Store, due: &[(Due, bool)]) -> Result<
     if due.is_empty() {
         return Ok(Vec::new());
     }
-    let id_of = |(due, backfilled): &(Due, bool)| {
-        let id = if *backfilled { trigger::backfilled_job_id } else { trigger::job_id };
-        id(&due.schedule_id, due.due_at)
+    let sought_of = |(due, backfilled): &(Due, bool)| {
+        let trace = if *backfilled { Trace::BackfilledJob } else { Trace::Job };
+        trace.sought(&due.schedule_id, due.due_at)
     };
-    let ids: Vec<JobId> = due.iter().map(id_of).collect();
-    let sought = due.iter().zip(&ids).map(|((due, _), id)| Sought { id, since: Some(due.due_at) });
-    let found = store.look_up(&sought.collect::<Vec<_>>()).await;
-    let found: Vec<Option<Versioned>> = found.into_iter().collect::<Result<_, _>>()?;
+    let sought: Vec<SoughtOwn> = due.iter().map(sought_of).collect();
+    let found = find_own(store, &sought).await?;
     let of = |(found, (due, _)): (Option<Versioned>, &(Due, bool))| {
-        let job = found.filter(|found| found.job.spec.due.as_deref() == Some(due))?.job;
+        let job = found?.job;
         let late = job.created_at.since(due.due_at);
         Some(Performed {
             outcome: if late > LATE { Outcome::Late } else { Outcome::Fired },
@@ -179,11 +178,8 @@ async fn page_of(
     due: &[Timestamp],
     now: Timestamp,
 ) -> Result<Vec<DueTime>, ManagerError> {
-    let ids_of = |due: &Timestamp| [trigger::id(&schedule.id, *due), trigger::backfilled_id(&schedule.id, *due)];
-    let ids: Vec<[JobId; 2]> = due.iter().map(ids_of).collect();
-    let sought: Vec<Sought<'_>> =
-        due.iter().zip(&ids).flat_map(|(due, ids)| ids.each_ref().map(|id| Sought { id, since: Some(*due) })).collect();
-    let found: Vec<Option<Versioned>> = store.look_up(&sought).await.into_iter().collect::<Result<_, _>>()?;
+    let of = |due: &Timestamp| [Trace::Trigger, Trace::Backfilled].map(|trace| trace.sought(&schedule.id, *due));
+    let found = find_own(store, &due.iter().flat_map(of).collect::<Vec<_>>()).await?;
     let mut ended = performed((manager, store), found.iter().flatten().cloned().collect()).await?.into_iter();
     let mut found = found.into_iter().map(|found| Some((found?, ended.next().flatten())));
     let mut next = |due_at: Timestamp| {

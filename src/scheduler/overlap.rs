@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
-use super::trigger::{self, Performed, Trigger};
+use super::trigger::{Performed, Trace, Trigger};
 use crate::clock::Timestamp;
 use crate::job::{JobId, Json, ScheduleId};
+use crate::manager::own::find_own;
 use crate::manager::{Caller, JobView, Manager, ManagerError};
 use crate::schedule::{KeptOutcome, Overlap, Schedule};
-use crate::store::{Sought, Store, Versioned};
+use crate::store::{Store, Versioned};
 
 /// How many triggers that were not performed are passed over to find the one before them.
 const MAX_PASSED_OVER: usize = 20;
@@ -91,10 +92,8 @@ impl Overlaps {
         schedule: &ScheduleId,
         due_at: Timestamp,
     ) -> Result<(Option<Unended>, Option<Versioned>), ManagerError> {
-        let ids = [trigger::id(schedule, due_at), trigger::job_id(schedule, due_at)];
-        let sought = ids.each_ref().map(|id| Sought { id, since: Some(due_at) });
-        let found = self.store.look_up(&sought).await;
-        let mut found = found.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter();
+        let sought = [Trace::Trigger, Trace::Job].map(|trace| trace.sought(schedule, due_at));
+        let mut found = find_own(&*self.store, &sought).await?.into_iter();
         let (trigger, job) = (found.next().flatten(), found.next().flatten());
         let open = job.iter().chain(&trigger).find(|found| !found.job.state.name().is_final());
         let unended = open.map(|open| Unended { due_at, id: open.job.id.clone(), trigger: trigger.clone() });

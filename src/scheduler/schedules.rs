@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::action::job_of;
 use super::outcomes::{self, DueTimes};
 use super::refusal::{ScheduleError, TRIES, check_own, failed};
-use super::trigger::{self, Trigger};
+use super::trigger::Trigger;
 use super::troubles::Troubles;
 use crate::clock::{Clock, Timestamp};
 use crate::executor::{TargetPolicy, TargetUrl};
@@ -270,10 +270,9 @@ impl Schedules {
         let previous = schedule.course.last_due_at.filter(|last| *last <= now);
         let before = || timetable(schedule).ok()?.last_until(now, 1, schedule.period_since).pop();
         let trigger = Trigger { on_request: true, ..Trigger::of(schedule, now, previous.or_else(before)) };
-        let trigger_id = trigger::id(id, trigger.due_at);
         let job = trigger.into_job(&found.schedule).map_err(|error| ManagerError::Unknown(error.to_string()))?;
-        match self.manager.submit(caller, vec![job]).await.into_iter().next() {
-            Some(Ok(_)) => Ok(trigger_id),
+        match self.manager.submit_own(caller, vec![job]).await.into_iter().next() {
+            Some(Ok(own)) => Ok(own.id),
             Some(Err(error)) => Err(error.into()),
             None => Err(ManagerError::Unknown("the manager gave no answer".to_owned()).into()),
         }

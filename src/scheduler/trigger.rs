@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::clock::Timestamp;
 use crate::job::{Due, JobId, JobSpec, Json, Kind, Priority, QueueName, RetryPolicy, ScheduleId};
 use crate::manager::NewJob;
+use crate::manager::own::{Meaning, SoughtOwn};
 use crate::schedule::{MissReason, Outcome, Schedule};
 
 /// The name of the queue of triggers.
@@ -110,6 +111,34 @@ pub fn backfilled_id(schedule: &ScheduleId, due_at: Timestamp) -> JobId {
 #[must_use]
 pub fn backfilled_job_id(schedule: &ScheduleId, due_at: Timestamp) -> JobId {
     derived(BACKFILLED_JOBS, schedule, due_at)
+}
+
+/// What there may be of a due time, each under ids of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trace {
+    /// The trigger that was made when it was due.
+    Trigger,
+    /// The job that it has submitted.
+    Job,
+    /// The trigger that a backfill has made.
+    Backfilled,
+    /// The job that it has submitted.
+    BackfilledJob,
+}
+
+impl Trace {
+    /// Returns what is looked for of a due time of a schedule.
+    pub(super) fn sought(self, schedule: &ScheduleId, due_at: Timestamp) -> SoughtOwn {
+        let (id, queue): (fn(&ScheduleId, Timestamp) -> JobId, _) = match self {
+            Self::Trigger => (id, Some(QUEUE)),
+            Self::Job => (job_id, None),
+            Self::Backfilled => (backfilled_id, Some(QUEUE)),
+            Self::BackfilledJob => (backfilled_job_id, None),
+        };
+        let due = Some(Due { schedule_id: schedule.clone(), due_at });
+        let meaning = Meaning { queue: queue.map(QueueName::system), due };
+        SoughtOwn { id: id(schedule, due_at), since: due_at, meaning }
+    }
 }
 
 /// Returns how a call that had no answer is made again: four times at least in the latter part of its margin of error.

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::order::{KIND, MAX_DUE_TIMES, Order};
 use crate::clock::Timestamp;
-use crate::job::{Actor, IdempotencyKey, JobId, JobSpec, Json, Kind, QueueName, RetryPolicy, ScheduleId};
+use crate::job::{Actor, IdempotencyKey, Job, JobId, JobSpec, Json, Kind, QueueName, RetryPolicy, ScheduleId};
 use crate::manager::{Caller, ManagerError, NewJob};
 use crate::schedule::{Fault, HORIZON, Timetable};
 use crate::scheduler::refusal::{ScheduleError, check_own};
@@ -129,7 +129,11 @@ impl Schedules {
         match self.submit_backfill(caller, id, job).await {
             Ok(is_new) => Ok(started(id, is_new)),
             // Another caller was first, who wants another number at once.
-            Err(ScheduleError::Manager(ManagerError::SubmissionDiffers(_))) => Ok(started(id, false)),
+            Err(error @ ScheduleError::Manager(ManagerError::SubmissionDiffers(_))) => {
+                let found = self.store.get(std::slice::from_ref(id)).await?.pop().flatten();
+                let is_backfill = found.is_some_and(|found| is_backfill(&found.job));
+                if is_backfill { Ok(started(id, false)) } else { Err(error) }
+            }
             Err(error) => Err(error),
         }
     }
@@ -179,13 +183,19 @@ enum Choice<'a> {
 }
 
 fn choose<'a>(ids: &'a [JobId], found: &'a [Option<Versioned>]) -> Choice<'a> {
-    let known = || found.iter().flatten();
+    // A job of somebody else under one of the ids is neither found nor removed.
+    let known = || found.iter().flatten().filter(|found| is_backfill(&found.job));
     if let Some(found) = known().find(|found| !found.job.state.name().is_final()) {
         return Choice::UnderWay(&found.job.id);
     }
     let free = ids.iter().zip(found).find(|(_, found)| found.is_none()).map(|(id, _)| Choice::Free(id));
     let first_ended = || known().min_by_key(|found| found.job.updated_at).map(Choice::InPlaceOf);
     free.or_else(first_ended).unwrap_or(Choice::Free(&ids[0]))
+}
+
+/// Returns whether a job is a backfill, which nobody else can submit.
+fn is_backfill(job: &Job) -> bool {
+    (job.spec.queue.as_str(), job.spec.kind.as_str()) == (trigger::QUEUE, KIND)
 }
 
 fn id_of_key(caller: &Actor, schedule: &ScheduleId, key: &IdempotencyKey) -> JobId {
@@ -207,7 +217,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::job::{Actor, Body, Job};
+    use crate::job::{Actor, Body};
     use crate::schedule::{Definition, PeriodText};
     use crate::store::{Place, Version};
 

@@ -15,7 +15,7 @@ use super::progress::{self, Progress};
 use super::standing::{Standing, standings};
 use crate::clock::{Clock, Timestamp};
 use crate::job::{JobId, Json};
-use crate::manager::{Caller, Manager, ManagerError};
+use crate::manager::{Caller, Manager};
 use crate::schedule::Schedule;
 use crate::scheduler::trigger::{self, Trigger};
 use crate::store::{Store, Versioned};
@@ -171,12 +171,12 @@ impl Backfill<'_> {
         let job = |due: &Timestamp| Trigger::backfilled(&schedule, *due, id.clone(), now).into_job(&schedule);
         let jobs: Result<Vec<_>, _> = due.iter().map(job).collect();
         let jobs = jobs.map_err(|error| HandlerError::permanent("unwritable", error.to_string()))?;
-        for (due, made) in due.into_iter().zip(manager.submit(&Caller::system("scheduler"), jobs).await) {
+        for (due, made) in due.into_iter().zip(manager.submit_own(&Caller::system("scheduler"), jobs).await) {
             match made {
                 // It was made before, by this backfill or by another one.
-                Ok(_) | Err(ManagerError::SubmissionDiffers(_)) => {
+                Ok(own) => {
                     self.is_ahead = true;
-                    self.under_way.insert(due, trigger::backfilled_id(&schedule.id, due));
+                    self.under_way.insert(due, own.id);
                 }
                 Err(error) => return Err(later(error)),
             }

@@ -3,11 +3,12 @@
 use super::order::Fate;
 use crate::clock::Timestamp;
 use crate::job::{JobId, JobState, ScheduleId};
+use crate::manager::own::find_own;
 use crate::manager::{Manager, ManagerError};
 use crate::schedule::Outcome;
 use crate::scheduler::outcomes;
 use crate::scheduler::trigger::{self, BACKFILL_LABEL};
-use crate::store::{Sought, Store, Versioned};
+use crate::store::{Store, Versioned};
 
 /// Where a due time stands.
 #[derive(Debug, PartialEq)]
@@ -70,10 +71,10 @@ pub(super) async fn standings(
         return Ok(Vec::new());
     }
     // Triggers are kept for a day by default, and jobs for longer: of a job that is there, its trigger was performed.
-    let of = [trigger::id, trigger::job_id, trigger::backfilled_id, trigger::backfilled_job_id];
-    let ids: Vec<(Timestamp, JobId)> = due.iter().flat_map(|due| of.map(|id| (*due, id(schedule, *due)))).collect();
-    let sought: Vec<Sought<'_>> = ids.iter().map(|(due, id)| Sought { id, since: Some(*due) }).collect();
-    let mut found: Vec<Option<Versioned>> = store.look_up(&sought).await.into_iter().collect::<Result<_, _>>()?;
+    let of: [_; TRACES] =
+        [trigger::Trace::Trigger, trigger::Trace::Job, trigger::Trace::Backfilled, trigger::Trace::BackfilledJob];
+    let sought: Vec<_> = due.iter().flat_map(|due| of.map(|trace| trace.sought(schedule, *due))).collect();
+    let mut found = find_own(store, &sought).await?;
     // Read after the triggers: one that is gone by then was noted in its schedule before.
     let current = store.schedules(std::slice::from_ref(schedule)).await?.pop().flatten();
     let was_performed = |due: Timestamp| {
