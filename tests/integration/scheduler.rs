@@ -10,6 +10,7 @@ macro_rules! cases {
 mod answers;
 mod backfill;
 mod bulk;
+mod foreign;
 mod keeping;
 mod killed;
 mod overlaps;
