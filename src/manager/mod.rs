@@ -125,6 +125,7 @@ pub struct Manager {
 pub(crate) struct ManagerState {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    own_ids: own::IdKey,
     work: Work,
     dispatch: Dispatch,
     members: Membership,
@@ -180,6 +181,7 @@ impl Manager {
             scan_troubles: ScanTroubles::default(),
             monitor_seen: MonitorSeen::default(),
             observe: Observations::new(!exclusive, clock.now()),
+            own_ids: own::IdKey::default(),
             outputs: Outputs::new(store.outputs()),
             end_watchers: Watchers::default(),
             stopping: CancellationToken::new(),

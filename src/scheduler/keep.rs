@@ -161,7 +161,7 @@ impl OutcomeKeeper {
         if kept.is_empty() {
             return Ok(None);
         }
-        let performed = outcomes::performed((&self.manager, &*self.store), kept.clone()).await?;
+        let performed = outcomes::performed(&self.manager, kept.clone()).await?;
         let mut course = schedule.course.clone();
         let mut has_changed = false;
         for (trigger, performed) in kept.iter().zip(performed) {

@@ -107,7 +107,7 @@ impl Scheduler {
             troubles: troubles.clone(),
         };
         let actions = Actions { executor, hosts: Hosts::new(slots, places) };
-        let overlaps = Overlaps { manager: manager.clone(), store: store.clone() };
+        let overlaps = Overlaps { manager: manager.clone() };
         let (stopping, worker) = (CancellationToken::new(), StopHandle::default());
         let backfill = RunBackfills::new(manager.clone(), store.clone(), clock.clone(), stopping.clone());
         let backfills = Semaphore::new((slots / BACKFILLED_PART).max(1));

@@ -7,10 +7,10 @@ use super::backfill::MAX_DUE_TIMES;
 use super::trigger::{self, BACKFILL_LABEL, LATE, Performed, Trace};
 use crate::clock::{Timestamp, millis};
 use crate::job::{Due, Job, JobId, JobState, Json};
-use crate::manager::own::{SoughtOwn, find_own};
+use crate::manager::own::SoughtOwn;
 use crate::manager::{JobView, Manager, ManagerError};
 use crate::schedule::{KeptOutcome, MissReason, NotRun, Outcome, Schedule, Timetable};
-use crate::store::{Store, StoreError, Versioned};
+use crate::store::{StoreError, Versioned};
 
 /// How many due times from before a schedule had its present period are looked at by one call.
 const LOOKED_AT: usize = 1_000;
@@ -40,7 +40,7 @@ pub struct DueTime {
 /// Returns what became of triggers that have ended; `None` for one without a result. One that has begun and expired
 /// since has none, and was performed if its job is there.
 pub(super) async fn performed(
-    (manager, store): (&Manager, &dyn Store),
+    manager: &Manager,
     triggers: Vec<Versioned>,
 ) -> Result<Vec<Option<Performed>>, ManagerError> {
     let read = |result: Option<Json>| serde_json::from_str(result?.as_str()).ok();
@@ -55,7 +55,7 @@ pub(super) async fn performed(
         }
     }
     let (places, due): (Vec<usize>, Vec<(Due, bool)>) = not_reported.into_iter().unzip();
-    for (place, submitted) in places.into_iter().zip(submitted(store, &due).await?) {
+    for (place, submitted) in places.into_iter().zip(submitted(manager, &due).await?) {
         performed[place] = performed[place].take().or(submitted);
     }
     Ok(performed)
@@ -63,7 +63,7 @@ pub(super) async fn performed(
 
 /// Returns what became of due times, each with whether a backfill has run it, whose jobs are there though no attempt
 /// has reported that it submitted them; `None` for one without a job.
-pub(super) async fn submitted(store: &dyn Store, due: &[(Due, bool)]) -> Result<Vec<Option<Performed>>, StoreError> {
+pub(super) async fn submitted(manager: &Manager, due: &[(Due, bool)]) -> Result<Vec<Option<Performed>>, StoreError> {
     if due.is_empty() {
         return Ok(Vec::new());
     }
@@ -72,7 +72,7 @@ pub(super) async fn submitted(store: &dyn Store, due: &[(Due, bool)]) -> Result<
         trace.sought(&due.schedule_id, due.due_at)
     };
     let sought: Vec<SoughtOwn> = due.iter().map(sought_of).collect();
-    let found = find_own(store, &sought).await?;
+    let found = manager.find_own(&sought).await?;
     let of = |(found, (due, _)): (Option<Versioned>, &(Due, bool))| {
         let job = found?.job;
         let late = job.created_at.since(due.due_at);
@@ -148,7 +148,7 @@ pub struct DueTimes {
 /// those from before the schedule had its present period, those are listed that a backfill has run. The latest
 /// [`MAX_DUE_TIMES`] of them are looked at, [`LOOKED_AT`] with each call, so that it may return fewer than there are.
 pub(super) async fn due_times(
-    stores: (&Manager, &dyn Store),
+    manager: &Manager,
     (schedule, timetable): (&Schedule, &Timetable),
     (from, to): (Timestamp, Timestamp),
     limit: usize,
@@ -158,7 +158,7 @@ pub(super) async fn due_times(
     // What was due at the moment of the change was not due for this period.
     let before = timetable.last_until(since.min(to), MAX_DUE_TIMES, after.min(since));
     let looked_at = &before[..before.len().min(LOOKED_AT)];
-    let mut items = page_of(stores, schedule, looked_at, now).await?;
+    let mut items = page_of(manager, schedule, looked_at, now).await?;
     items.retain(|due_time| due_time.backfilled);
     let rest = items.get(limit).map(|first| first.due_at).or(before.get(LOOKED_AT).copied());
     items.truncate(limit);
@@ -167,20 +167,20 @@ pub(super) async fn due_times(
     }
     let mut due = timetable.due_after(after.max(since)).take_while(|due| *due <= to);
     let page: Vec<Timestamp> = due.by_ref().take(limit - items.len()).collect();
-    items.extend(page_of(stores, schedule, &page, now).await?);
+    items.extend(page_of(manager, schedule, &page, now).await?);
     Ok(DueTimes { items, next: due.next() })
 }
 
 /// Returns these due times of a schedule, each with its outcome at `now`.
 async fn page_of(
-    (manager, store): (&Manager, &dyn Store),
+    manager: &Manager,
     schedule: &Schedule,
     due: &[Timestamp],
     now: Timestamp,
 ) -> Result<Vec<DueTime>, ManagerError> {
     let of = |due: &Timestamp| [Trace::Trigger, Trace::Backfilled].map(|trace| trace.sought(&schedule.id, *due));
-    let found = find_own(store, &due.iter().flat_map(of).collect::<Vec<_>>()).await?;
-    let mut ended = performed((manager, store), found.iter().flatten().cloned().collect()).await?.into_iter();
+    let found = manager.find_own(&due.iter().flat_map(of).collect::<Vec<_>>()).await?;
+    let mut ended = performed(manager, found.iter().flatten().cloned().collect()).await?.into_iter();
     let mut found = found.into_iter().map(|found| Some((found?, ended.next().flatten())));
     let mut next = |due_at: Timestamp| {
         let (trigger, performed) = found.next().flatten()?;

@@ -4,15 +4,12 @@
 //! which ones did not run, and what became of those that are not kept any more. So what may still run is found in a few
 //! steps, without a search, and for as long as it runs.
 
-use std::sync::Arc;
-
 use super::trigger::{Performed, Trace, Trigger};
 use crate::clock::Timestamp;
 use crate::job::{JobId, Json, ScheduleId};
-use crate::manager::own::find_own;
 use crate::manager::{Caller, JobView, Manager, ManagerError};
 use crate::schedule::{KeptOutcome, Overlap, Schedule};
-use crate::store::{Store, Versioned};
+use crate::store::Versioned;
 
 /// How many triggers that were not performed are passed over to find the one before them.
 const MAX_PASSED_OVER: usize = 20;
@@ -40,7 +37,6 @@ struct Unended {
 /// Judges triggers by what became of those before them.
 pub(super) struct Overlaps {
     pub(super) manager: Manager,
-    pub(super) store: Arc<dyn Store>,
 }
 
 impl Overlaps {
@@ -93,7 +89,7 @@ impl Overlaps {
         due_at: Timestamp,
     ) -> Result<(Option<Unended>, Option<Versioned>), ManagerError> {
         let sought = [Trace::Trigger, Trace::Job].map(|trace| trace.sought(schedule, due_at));
-        let mut found = find_own(&*self.store, &sought).await?.into_iter();
+        let mut found = self.manager.find_own(&sought).await?.into_iter();
         let (trigger, job) = (found.next().flatten(), found.next().flatten());
         let open = job.iter().chain(&trigger).find(|found| !found.job.state.name().is_final());
         let unended = open.map(|open| Unended { due_at, id: open.job.id.clone(), trigger: trigger.clone() });

@@ -136,7 +136,7 @@ impl Perform {
         if has_begun && kind == ActionType::Job {
             // What an earlier attempt has submitted is there, whatever has become of the process or of its answer.
             let due = [(trigger.due(), false)];
-            let submitted = outcomes::submitted(&*self.store, &due).await.map_err(later)?;
+            let submitted = outcomes::submitted(&self.manager, &due).await.map_err(later)?;
             if let Some(performed) = submitted.into_iter().next().flatten() {
                 self.ended(found, TriggerEnd::Succeeded).await?;
                 return Ok(Some(performed));

@@ -293,8 +293,8 @@ impl Schedules {
         let timetable = timetable(&schedule)?;
         let from = from.or_else(|| timetable.last_until(to, limit, schedule.period_since).first().copied());
         let from = from.unwrap_or(to);
-        let stores = (&self.manager, &*self.store);
-        Ok(outcomes::due_times(stores, (&schedule, &timetable), (from, to), limit, self.clock.now()).await?)
+        let manager = &self.manager;
+        Ok(outcomes::due_times(manager, (&schedule, &timetable), (from, to), limit, self.clock.now()).await?)
     }
 
     /// Returns the next `n` times at which a schedule is due.

@@ -3,7 +3,6 @@
 use super::order::Fate;
 use crate::clock::Timestamp;
 use crate::job::{JobId, JobState, ScheduleId};
-use crate::manager::own::find_own;
 use crate::manager::{Manager, ManagerError};
 use crate::schedule::Outcome;
 use crate::scheduler::outcomes;
@@ -74,7 +73,7 @@ pub(super) async fn standings(
     let of: [_; TRACES] =
         [trigger::Trace::Trigger, trigger::Trace::Job, trigger::Trace::Backfilled, trigger::Trace::BackfilledJob];
     let sought: Vec<_> = due.iter().flat_map(|due| of.map(|trace| trace.sought(schedule, *due))).collect();
-    let mut found = find_own(store, &sought).await?;
+    let mut found = manager.find_own(&sought).await?;
     // Read after the triggers: one that is gone by then was noted in its schedule before.
     let current = store.schedules(std::slice::from_ref(schedule)).await?.pop().flatten();
     let was_performed = |due: Timestamp| {
@@ -84,7 +83,7 @@ pub(super) async fn standings(
     let is_trigger = |place: usize| place.is_multiple_of(TRACES) || place % TRACES == 2;
     let triggers =
         found.iter().enumerate().filter(|(place, _)| is_trigger(*place)).filter_map(|(_, found)| found.clone());
-    let mut performed = outcomes::performed((manager, store), triggers.collect()).await?.into_iter();
+    let mut performed = outcomes::performed(manager, triggers.collect()).await?.into_iter();
     let mut traces = found.drain(..).enumerate().map(|(place, found)| {
         let found = found?;
         let performed = if is_trigger(place) { performed.next().flatten() } else { None };

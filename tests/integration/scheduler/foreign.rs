@@ -34,6 +34,11 @@ fn fields(action: &Value) -> Value {
     })
 }
 
+/// The schedules, which nobody performs any more.
+fn scheduler_less(site: &Site) -> Schedules {
+    site.schedules_of(&site.manager)
+}
+
 fn has_run(due: &DueTime) -> bool {
     matches!(due.outcome, Outcome::Fired | Outcome::Late)
 }
@@ -55,7 +60,21 @@ async fn jobs_under_the_ids_of_triggers_and_of_their_jobs_take_no_due_time(site:
         let of_it = jobs.iter().filter(|found| found.job.spec.due.as_ref().is_some_and(|of| of.due_at == due.due_at));
         assert_eq!(of_it.map(|found| found.job.id.clone()).collect::<Vec<_>>(), [job.clone()], "one job of it");
     }
-    assert_eq!(site.jobs("theirs").await.len(), 6, "what somebody submitted is there");
+    let theirs = site.jobs("theirs").await;
+    assert_eq!(theirs.len(), 6, "what somebody submitted is there");
+
+    // Who removes it afterwards takes no outcome either.
+    let caller = Caller::system("somebody");
+    for job in &theirs {
+        site.manager.cancel(&caller, &job.job.id, None).await.expect("cancelled");
+    }
+    let theirs: Vec<Versioned> = site.jobs("theirs").await;
+    for removed in site.manager.remove(&theirs).await {
+        removed.expect("removed");
+    }
+    let span = (Some(Timestamp::from_millis(START)), after(6));
+    let after_all = scheduler_less(&site).due_times(&schedule, span, 100).await.expect("due times").items;
+    assert_eq!(after_all, found[..after_all.len()], "they are told as before");
 }
 
 async fn jobs_under_the_ids_of_backfilled_triggers_take_no_due_time(site: Site) {

@@ -49,7 +49,7 @@ fn has_run(due: &DueTime) -> bool {
 }
 
 async fn schedules_with_short_time_limits_keep_no_other_owner_from_its_due_times(site: Site) {
-    let site = site.by_steps_of(Duration::from_millis(100));
+    let site = site.by_steps_of(Duration::from_millis(100)).standing_still_when_due();
     let (scheduler, host) = (site.scheduler(), Host::start().await);
     for number in 0..8 {
         let action = json!({"type": "http", "url": host.url("slow"), "timeout_ms": 100});
@@ -69,7 +69,7 @@ async fn schedules_with_short_time_limits_keep_no_other_owner_from_its_due_times
 }
 
 async fn a_due_time_that_finds_its_host_down_until_its_margin_ends_says_so(site: Site) {
-    let site = site.by_steps_of(Duration::from_millis(250));
+    let site = site.by_steps_of(Duration::from_millis(250)).standing_still_when_due();
     let (scheduler, mut receiver) = (site.scheduler(), Receiver::silent());
     let action = json!({"type": "http", "url": receiver.url()});
     let fields = json!({"action": action, "period": {"every_ms": 4_000}, "margin_of_error_ms": 8_000});
@@ -89,7 +89,7 @@ async fn a_due_time_that_finds_its_host_down_until_its_margin_ends_says_so(site:
 }
 
 async fn a_due_time_that_finds_no_place_until_its_margin_ends_says_so(site: Site) {
-    let site = site.by_steps_of(Duration::from_millis(100));
+    let site = site.by_steps_of(Duration::from_millis(100)).standing_still_when_due();
     let (schedules, host) = (site.schedules_of(&site.manager), Host::start().await);
     let executor = HttpExecutor::new(policy(), Limits::default()).expect("an executor");
     let config = SchedulerConfig { places: 1, ..SchedulerConfig::default() };
