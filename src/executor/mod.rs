@@ -9,7 +9,8 @@
 //! - time, bytes and the number of calls under way are bounded, whatever the other side does.
 //!
 //! In reading order: [`AddressClass`], [`TargetPolicy`], the checked [`Resolve`]r, [`HttpExecutor`] here,
-//! `hosts` (none takes all calls, and one that does not answer is left alone), and [`webhook`] (what is sent to receivers, and what their answers mean).
+//! `hosts` (none takes all calls, and one that does not answer is left alone), and [`webhook`] (what is sent to
+//! receivers, and what their answers mean).
 
 mod address;
 mod error;

@@ -30,7 +30,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 const TIME: usize = 6;
 
 /// The key of the installation that further ids follow from, once it was needed. It is made once, and its record is a
-/// setting by its kind: settings are encrypted where there are keys for that, and earlier versions know no further kinds.
+/// setting by its kind: settings are encrypted where there are keys for that, and earlier versions know no further
+/// kinds.
 #[derive(Default)]
 pub(super) struct IdKey {
     key: OnceCell<[u8; KEY_BYTES]>,

@@ -92,7 +92,7 @@ impl Actions {
         let caller = Caller { reach, ..Caller::system("scheduler") };
         let answer = manager.submit_own(&caller, vec![new]).await.into_iter().next();
         match answer {
-            // An earlier attempt may have made it. Where it has a unique key, it can be another one, which waits or runs.
+            // An earlier attempt may have made it. With a unique key it can be another one, which waits or runs.
             Some(Ok(own)) => Ok(End::Done { job_id: Some(own.id), message: None }),
             Some(Err(error @ ManagerError::Duplicate(_))) => {
                 // Nothing that the user has to mend: the job that there is to be at most once is there.

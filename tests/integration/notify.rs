@@ -1,5 +1,6 @@
 //! Notifications over each engine, to receivers on real sockets. Time is the test's own.
 
+mod foreign;
 pub(crate) mod receiver;
 
 use std::collections::BTreeSet;
