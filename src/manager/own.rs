@@ -64,8 +64,8 @@ fn next(key: &[u8; KEY_BYTES], taken: &JobId, meaning: &Meaning) -> JobId {
     JobId::of_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-/// What a job of the system's own is. Nobody else submits into the system's queues, or says which due time of a schedule
-/// a job is for.
+/// What a job of the system's own is. Nobody else submits into the system's queues, or says which due time of a
+/// schedule a job is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meaning {
     /// The system's queue that it is in; `None` for a job in a queue of somebody else.
@@ -95,8 +95,8 @@ pub(crate) struct SoughtOwn {
 }
 
 impl Manager {
-    /// Submits jobs of the system's own, each under its id or the first one after that which no foreign job has. Returns
-    /// the id of each, whether it was made now or before, in the same order.
+    /// Submits jobs of the system's own, each under its id or the first one after that which no foreign job has.
+    /// Returns the id of each, whether it was made now or before, in the same order.
     ///
     /// # Errors
     /// Those of [`Manager::submit`]; [`ManagerError::SubmissionDiffers`] only where foreign jobs have all ids.
