@@ -58,7 +58,7 @@ async fn jobs_under_the_ids_of_triggers_and_of_their_jobs_take_no_due_time(site:
         let (trigger, job) = (due.trigger_id.as_ref().expect("a trigger"), due.job_id.as_ref().expect("a job"));
         assert!(!of_triggers.contains(trigger) && !of_jobs.contains(job), "{due:#?}");
         let of_it = jobs.iter().filter(|found| found.job.spec.due.as_ref().is_some_and(|of| of.due_at == due.due_at));
-        assert_eq!(of_it.map(|found| found.job.id.clone()).collect::<Vec<_>>(), [job.clone()], "one job of it");
+        assert_eq!(of_it.map(|found| &found.job.id).collect::<Vec<_>>(), [job], "one job of it");
     }
     let theirs = site.jobs("theirs").await;
     assert_eq!(theirs.len(), 6, "what somebody submitted is there");
