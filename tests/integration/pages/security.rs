@@ -1,6 +1,10 @@
 //! The page about security: it has a line for each requirement, and the tests that it names are there.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
 
 const PAGE: &str = include_str!("../../../docs/security.md");
 
@@ -51,4 +55,40 @@ fn every_test_that_the_page_names_is_there() {
         count += 1;
     }
     assert!(count > 30, "{count}");
+}
+
+#[test]
+fn the_list_of_libraries_has_what_the_program_is_built_of_and_nothing_of_the_tests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| -> toml::Table {
+        std::fs::read_to_string(root.join(file)).expect(file).parse().unwrap_or_else(|why| panic!("{file}: {why}"))
+    };
+    let (manifest, lock) = (read("Cargo.toml"), read("Cargo.lock"));
+    let output = Command::new(root.join(".ci/sbom")).env("CARGO", env!("CARGO")).output().expect(".ci/sbom runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let listed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&listed["bomFormat"], &listed["specVersion"]), (&"CycloneDX".into(), &"1.6".into()));
+    let components = listed["components"].as_array().expect("components");
+
+    let names: HashSet<&str> = components.iter().map(|component| component["name"].as_str().expect("a name")).collect();
+    let named = |table: &str| manifest[table].as_table().expect("a table").keys().map(String::as_str).collect();
+    let (used, of_tests): (HashSet<&str>, HashSet<&str>) = (named("dependencies"), named("dev-dependencies"));
+    assert_eq!(used.difference(&names).collect::<Vec<_>>(), Vec::<&&str>::new(), "these are not listed");
+    for of_test in ["fantoccini", "proptest", "testcontainers"] {
+        assert!(of_tests.contains(of_test) && !names.contains(of_test), "{of_test} is listed");
+    }
+
+    let locked: HashSet<[&str; 3]> = lock["package"].as_array().expect("packages").iter().filter_map(of_lock).collect();
+    for component in components {
+        let said = [&component["name"], &component["version"], &component["hashes"][0]["content"]];
+        let said = said.map(|text| text.as_str().unwrap_or_else(|| panic!("{component}")));
+        assert!(locked.contains(&said), "{said:?} is not in Cargo.lock");
+        assert!(component["licenses"][0]["expression"].is_string(), "{said:?} has no licence");
+    }
+}
+
+/// The name, the version and the checksum of a package of `Cargo.lock`, of which the program itself has none.
+fn of_lock(package: &toml::Value) -> Option<[&str; 3]> {
+    let text = |name: &str| package.get(name).and_then(toml::Value::as_str);
+    Some([text("name")?, text("version")?, text("checksum")?])
 }
