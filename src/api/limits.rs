@@ -6,7 +6,7 @@ use http::StatusCode;
 use super::call::{Admin, Answer, Call, Read};
 use super::extract::{JsonBody, LimitPath, Query};
 use super::json::ok;
-use crate::job::LimitScope;
+use crate::job::{ConcurrencyKey, LimitScope};
 use crate::manager::{ChangeName, LimitState};
 use crate::wire::{Page, SetLimit};
 
@@ -23,8 +23,8 @@ pub(crate) async fn limits(call: Call<Read>, query: Query) -> Answer {
 
 /// Returns a limit with the jobs that run under it, whether it is set or only named by jobs.
 #[utoipa::path(get, path = "/v1/limits/{scope}/{name}", tag = "limits",
-    params(("scope" = inline(LimitScope), Path, description = "What the jobs have in common"),
-        ("name" = String, Path, description = "The name of the queue, kind, owner or key")),
+    params(("scope" = LimitScope, Path, description = "What the jobs have in common"),
+        ("name" = ConcurrencyKey, Path, description = "The name of the queue, kind, owner or key")),
     responses((status = 200, description = "The limit", body = LimitState)))]
 pub(crate) async fn limit(call: Call<Read>, LimitPath(name): LimitPath, query: Query) -> Answer {
     query.only(&[])?;
@@ -38,8 +38,8 @@ pub(crate) async fn limit(call: Call<Read>, LimitPath(name): LimitPath, query: Q
 /// more for each `per_ms`. With `urgent`, jobs below `min_priority` leave `places` of `max_concurrent` free. With
 /// `paused_until` none begins before that time. Every server knows of the change within a second.
 #[utoipa::path(put, path = "/v1/limits/{scope}/{name}", tag = "limits", request_body = SetLimit,
-    params(("scope" = inline(LimitScope), Path, description = "What the jobs have in common"),
-        ("name" = String, Path, description = "The name of the queue, kind, owner or key")),
+    params(("scope" = LimitScope, Path, description = "What the jobs have in common"),
+        ("name" = ConcurrencyKey, Path, description = "The name of the queue, kind, owner or key")),
     responses((status = 200, description = "The limit after the call", body = LimitState)))]
 pub(crate) async fn set_limit(
     call: Call<Admin>,
@@ -54,8 +54,8 @@ pub(crate) async fn set_limit(
 
 /// Takes a limit away. What the jobs of a key say themselves holds again.
 #[utoipa::path(delete, path = "/v1/limits/{scope}/{name}", tag = "limits",
-    params(("scope" = inline(LimitScope), Path, description = "What the jobs have in common"),
-        ("name" = String, Path, description = "The name of the queue, kind, owner or key")),
+    params(("scope" = LimitScope, Path, description = "What the jobs have in common"),
+        ("name" = ConcurrencyKey, Path, description = "The name of the queue, kind, owner or key")),
     responses((status = 204, description = "The limit is not set any more, or was not set")))]
 pub(crate) async fn remove_limit(call: Call<Admin>, LimitPath(name): LimitPath) -> Answer {
     call.audited(call.change(ChangeName::LimitRemoved).of(&name), call.app.manager.remove_limit(&name)).await?;

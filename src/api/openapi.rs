@@ -10,6 +10,7 @@ use utoipa::openapi::{
 use utoipa::{PartialSchema, ToSchema};
 
 use super::error::PROBLEM_JSON;
+use crate::job::LimitScope;
 use crate::wire::{FieldError, Problem};
 
 const DESCRIPTION: &str = "Submit, claim, run and inspect jobs. Durations are integers in milliseconds and \
@@ -42,6 +43,8 @@ pub(crate) fn base() -> OpenApi {
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
     components.schemas.insert(Problem::name().into_owned(), Problem::schema());
     components.schemas.insert(FieldError::name().into_owned(), FieldError::schema());
+    // A path's parameters leave theirs out.
+    components.schemas.insert(LimitScope::name().into_owned(), LimitScope::schema());
     OpenApiBuilder::new().info(info).tags(Some(tags)).components(Some(components)).build()
 }
 

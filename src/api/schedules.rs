@@ -225,9 +225,9 @@ pub(crate) async fn next(call: Call<Read>, SchedulePath(id): SchedulePath, query
 #[utoipa::path(get, path = "/v1/schedules/{id}/triggers", operation_id = "triggers_of_schedule", tag = "schedules",
     params(
         ("id" = ScheduleId, Path, description = "The schedule's id"),
-        ("from" = Option<String>, Query,
+        ("from" = Option<Timestamp>, Query,
             description = "The first due time; without it, the last ones until `to` are returned"),
-        ("to" = Option<String>, Query, description = "The last due time; now by default"),
+        ("to" = Option<Timestamp>, Query, description = "The last due time; now by default"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
             description = "The size of the page; 100 by default"),
         ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before"),

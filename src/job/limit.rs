@@ -14,6 +14,7 @@ pub const MAX_CONCURRENT: u32 = 1_000;
 words! {
     /// What the jobs under a limit have in common.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, utoipa::ToSchema)]
+    #[schema(rename_all = "snake_case")]
     pub enum LimitScope: "a scope of a limit", "scopes" {
         /// The jobs are in one queue.
         Queue = "queue",

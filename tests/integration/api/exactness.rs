@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use leasehold::clock::Timestamp;
 use leasehold::job::names::MAX_NAME_BYTES;
-use leasehold::job::{EventName, InvalidName, JobId, MAX_RESOURCE_NAME, NoticeFormat, OrphanPolicy};
+use leasehold::job::{EventName, InvalidName, JobId, LimitScope, MAX_RESOURCE_NAME, NoticeFormat, OrphanPolicy};
 use leasehold::manager::{AuditEventName, Fairness, JobOrder, OnDuplicate, QueueOrder, RecallReason};
 use leasehold::notify::SubscribableEvent;
 use leasehold::schedule::{Action, ActionType, Method, NotRun, Overlap, ScheduleEventName};
@@ -252,6 +252,7 @@ fn it_lists_the_words_of_every_enum() {
         ("HealthCheckName", all(&HealthCheckName::ALL)),
         ("HealthStatus", all(&[HealthStatus::Ok, HealthStatus::Warn, HealthStatus::Error])),
         ("HindranceReason", all(&HindranceReason::ALL)),
+        ("LimitScope", json!(LimitScope::ALL.map(LimitScope::as_str))),
         ("MemberClockState", all(&MemberClockState::ALL)),
         ("JobOrder", all(&JobOrder::ALL)),
         ("JobState", all(&JobState::ALL)),
@@ -279,6 +280,14 @@ fn it_lists_the_words_of_every_enum() {
     let described: BTreeMap<&str, Value> =
         described.map(|(name, schema)| (name.as_str(), schema["enum"].clone())).collect();
     assert_eq!(described, expected);
+    // One that is described where it stands would not be compared.
+    let mut elsewhere = Vec::new();
+    each_field(&document["paths"], &mut |name, schema| {
+        if schema["enum"].is_array() {
+            elsewhere.push(name);
+        }
+    });
+    assert!(elsewhere.is_empty(), "{elsewhere:?}");
 }
 
 /// Calls `look` with every property and parameter below `value`: its name and its schema.
