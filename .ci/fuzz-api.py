@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import os
+import time
 from collections.abc import Mapping
 
 import requests
@@ -47,7 +48,9 @@ def before_call(_context, case, _kwargs):
     below = (make for begin, make in MAKERS_BELOW.items() if path.startswith(begin))
     make = MAKERS.get((case.method, path)) or next(below, running_job)
     case.body = called_nowhere(case.body)
-    if case.meta.generation.mode.is_positive and next(taken) % AS_IT_IS:
+    # A member that does not lead says 503 for as long as the lead goes from one to another.
+    is_of_lead = path == "/v1/admin/cluster" and wait_for_leader()
+    if case.meta.generation.mode.is_positive and (is_of_lead or next(taken) % AS_IT_IS):
         make_fit(case, make)
     for values in (case.body, case.query):
         wait = str(values.get("wait_ms")) if isinstance(values, Mapping) else ""
@@ -106,11 +109,12 @@ def make_fit(case, make):
         case.body.pop("reason", None) if action != "pause" else case.body.setdefault("reason", "it is wrong")
     elif case.operation.path == "/v1/admin/cluster":
         # What has been done already is no error, and leaves the cluster as it is.
-        case.body |= {"add": {"member": 1, "address": SERVER}, "transfer": {"member": None}}.get(
-            case.body.get("action"), {"member": 9}
-        )
+        done = {"add": {"member": 1, "address": SERVER}, "transfer": {"member": wait_for_leader()}}
+        case.body |= done.get(case.body.get("action"), {"member": 9})
     elif case.operation.path == "/v1/schedules/{id}":
         case.body.pop("id", None)
+    elif case.operation.path == "/v1/limits/{scope}/{name}":
+        fit_limit(case.body)
     elif action == "backfill":
         case.body |= {"from": "2026-01-05T00:00:00Z", "to": "2026-01-07T00:00:00Z"}
     elif case.operation.path == "/v1/jobs/{id}" and not case.body.keys() - {"reason"}:
@@ -177,6 +181,16 @@ def fit_job(job):
             job[name] = f"made-up-{next(numbers)}"
 
 
+def fit_limit(limit):
+    """Lets the fields of a limit that is to be set fit each other."""
+    if limit.get("urgent"):
+        limit["urgent"]["places"] = 1
+    if limit.get("urgent") or not any(limit.values()):
+        limit["max_concurrent"] = 7
+    if limit.get("rate"):
+        limit["rate"] = {"count": 3, "per_ms": 1_000}
+
+
 def fitting_url(url):
     return url if isinstance(url, str) and url.startswith("http") else RECEIVER
 
@@ -238,12 +252,21 @@ def fit_change_of_jobs(body, action):
 
 
 def fitting_filter(filter, make):
-    """Returns a filter: for all where it says so, else for what it names, and where that is nothing for something new."""
+    """Returns a filter: for all where it says so, else for what it names, or for something new."""
     filter = filter if isinstance(filter, dict) else {}
     if filter.get("all") is True:
         return {"all": True}
     kept = ("queues", "kinds", "owners", "owner", "orphaned")
     return {name: filter[name] for name in kept if filter.get(name)} or {"ids": [make()]}
+
+
+def wait_for_leader():
+    """Returns the number of the member that leads, once one does and the member that is called knows it."""
+    while True:
+        leader = requests.get(SERVER + "/v1/cluster", timeout=60).json()["leader"]
+        if leader is not None and requests.get(SERVER + "/v1/queues", timeout=60).ok:
+            return leader
+        time.sleep(0.05)
 
 
 def new_job(more=None):
