@@ -226,7 +226,29 @@ impl Budget {
     }
 }
 
+/// The most names of callers that the metrics of a process have; the others are [`OTHERS`] together.
+const MOST_NAMES: usize = 64;
+const OTHERS: &str = "other";
+
+/// The names of callers in metrics, the first that came.
+#[derive(Debug, Default)]
+struct Names(BTreeSet<String>);
+
+impl Names {
+    /// Returns a name as it stands in metrics.
+    fn shown(&mut self, name: String) -> String {
+        if self.0.len() < MOST_NAMES || self.0.contains(&name) {
+            self.0.insert(name.clone());
+            return name;
+        }
+        OTHERS.to_owned()
+    }
+}
+
+static NAMES: Mutex<Names> = Mutex::new(Names(BTreeSet::new()));
+
 fn count_refusal(budget: &'static str, caller: String, times: u64) {
+    let caller = if caller == ADDRESS { caller } else { NAMES.lock().shown(caller) };
     counter!("leasehold_budget_refused_total", "budget" => budget, "caller" => caller).increment(times);
 }
 
@@ -373,5 +395,16 @@ mod tests {
         assert_eq!(at("2001:db8::1"), at("2001:db8::ffff:1"));
         assert_ne!(at("2001:db8::1"), at("2001:db8:0:1::1"));
         assert_eq!(at("::ffff:192.0.2.1"), at("192.0.2.1"));
+    }
+
+    #[test]
+    fn metrics_have_the_first_64_names_and_all_others_have_one_together() {
+        let mut names = Names::default();
+        for number in 0..MOST_NAMES {
+            let name = format!("token-{number}");
+            assert_eq!(names.shown(name.clone()), name);
+        }
+        assert_eq!(names.shown("one-more".to_owned()), "other");
+        assert_eq!(names.shown("token-0".to_owned()), "token-0");
     }
 }

@@ -108,7 +108,7 @@ pub const METRICS: &[Metric] = &[
     labelled("leasehold_budget_held", Gauge, ("budget", IN_USE),
         "What callers hold of each budget: bytes of request bodies, or calls or connections without a token"),
     labelled("leasehold_budget_refused_total", Counter, ("budget", IN_USE),
-        "Times that a budget had no more for a caller: a token by its name, or `address`"),
+        "Times that a budget had no more for a caller: a token by its name, or `address`; beyond 64 names, `other`"),
 
     metric("leasehold_event_streams", Gauge, "Open streams of events"),
     metric("leasehold_event_gaps_total", Counter, "Times that a stream of events had to leave some out"),
@@ -122,6 +122,11 @@ pub const METRICS: &[Metric] = &[
         "Workers of a queue that have called this server within the last two minutes"),
     metric("leasehold_jobs_counted_timestamp_seconds", Gauge, "When the jobs were last counted"),
     metric("leasehold_claims_waiting", Gauge, "Claims that wait for a job"),
+    metric("leasehold_queues_starving", Gauge,
+        "Queues of which nothing was handed out in three surveys, though a claim waits that a job suits and nothing \
+         keeps back"),
+    labelled("leasehold_jobs_held_long", Gauge, ("by", || vec!["hold", "pause", "limit"]),
+        "Jobs that have been held for longer than `--held-bound`, by what holds them"),
 
     metric("leasehold_submissions_total", Counter, "Jobs submitted; one that was submitted before does not count"),
     metric("leasehold_claims_total", Counter, "Claims granted"),

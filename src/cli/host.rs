@@ -31,7 +31,7 @@ use super::signals::Signals;
 use crate::api::access::{Access, OwnNames, check_exposure};
 use crate::api::{self, AppState, Limits, MemberState, Office, TrustedProxy};
 use crate::clock::{AwakeClock, Clock, ComparedClock, ContinuedClock, MemberClock, MemberClocks, SystemClock};
-use crate::manager::SESSION_LASTS;
+use crate::manager::{ManagerConfig, SESSION_LASTS};
 use crate::monitor::MonitorConfig;
 use crate::peers::{Carrier, Deputies, Signer};
 use crate::store::time::keep_compared;
@@ -75,6 +75,10 @@ pub(super) struct HostArgs {
     /// How long somebody stays signed in at the web page who does not use it, from 1m to 24h [default: 1h]
     #[arg(long, value_name = "DURATION")]
     session_idle: Option<DurationSetting>,
+    /// How long a job may be held, by a person, a pause or a limit, before `leasehold_jobs_held_long` counts it
+    /// [default: 24h]
+    #[arg(long, value_name = "DURATION")]
+    held_bound: Option<DurationSetting>,
     /// The format of the log [default: text]
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
@@ -94,6 +98,7 @@ pub(super) struct Host {
     members: Option<Members>,
     notifications: Notifications,
     oversight: MonitorConfig,
+    held_bound: Duration,
     metrics: PrometheusHandle,
     renewal: Renewal,
     signals: Signals,
@@ -211,6 +216,10 @@ impl Host {
             access: access.called(urls.fold(names, |names, url| names.with_url(&url))),
             notifications,
             oversight: args.oversight.over(&settings.monitor).map_err(Failure::Usage)?,
+            held_bound: args
+                .held_bound
+                .or(settings.held_bound)
+                .map_or(ManagerConfig::default().held_bound, |set| set.0),
             cluster,
             engine: settings.engine(args.store)?.in_group(members.as_ref().map(Members::group)),
             members,
@@ -257,6 +266,7 @@ impl Host {
             notifications: self.notifications,
             executor,
             oversight: self.oversight,
+            held_bound: self.held_bound,
         };
         let shown = Shown { access: self.access, metrics: self.metrics, limits: self.limits, configuration };
         let shutdown = CancellationToken::new();

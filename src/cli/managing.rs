@@ -43,6 +43,8 @@ pub(super) struct Means {
     pub(super) notifications: Notifications,
     pub(super) executor: HttpExecutor,
     pub(super) oversight: MonitorConfig,
+    /// How long a job may be held before it is counted as held for long.
+    pub(super) held_bound: Duration,
 }
 
 /// What is served of them.
@@ -76,7 +78,8 @@ impl Means {
     /// Starts a manager, for [`Self::start`].
     pub(super) fn manager(&self) -> Manager {
         let audit = self.oversight.audit_period.is_some();
-        let config = ManagerConfig { address: self.address.clone(), audit, ..ManagerConfig::default() };
+        let (address, held_bound) = (self.address.clone(), self.held_bound);
+        let config = ManagerConfig { address, audit, held_bound, ..ManagerConfig::default() };
         Manager::start(Arc::clone(&self.store), Arc::clone(&self.clock), config)
     }
 

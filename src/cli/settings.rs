@@ -98,6 +98,7 @@ pub(super) struct Settings {
     pub(super) max_connections_per_address: Option<u32>,
     pub(super) trusted_proxy: Option<Vec<TrustedProxy>>,
     pub(super) session_idle: Option<DurationSetting>,
+    pub(super) held_bound: Option<DurationSetting>,
     pub(super) log_format: Option<LogFormat>,
     #[serde(default)]
     pub(super) tokens: Vec<Token>,

@@ -98,6 +98,8 @@ pub struct ManagerConfig {
     pub candidates_per_queue: usize,
     /// The time between two counts of the store's jobs for the gauges.
     pub survey_interval: Duration,
+    /// How long a job may be held before it is counted as held for long.
+    pub held_bound: Duration,
     /// Whether an audit is kept, in which the removal of jobs on request has to stand.
     pub audit: bool,
     /// The address by which the other managers of the store reach this one; `None` where they do not call each other.
@@ -110,6 +112,7 @@ impl Default for ManagerConfig {
             poll_interval: Duration::from_millis(500),
             candidates_per_queue: 10_000,
             survey_interval: Duration::from_secs(15),
+            held_bound: Duration::from_secs(24 * 3600),
             audit: false,
             address: None,
         }
@@ -206,7 +209,7 @@ impl Manager {
         ] = [(); 12].map(|()| manager.clone());
         let tasks = &manager.shared.tasks;
         tasks.spawn(async move { filling.keep_filled().await });
-        tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval).await });
+        tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval, config.held_bound).await });
         tasks.spawn(async move { listing.keep_queues_known().await });
         tasks.spawn(async move { meeting.keep_members_known().await });
         tasks.spawn(async move { recalling.keep_recalled().await });

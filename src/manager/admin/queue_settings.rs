@@ -172,6 +172,14 @@ impl QueueSettingsCache {
         self.records.get(&RecordName::from(queue)).map(|settings| (*settings).clone()).unwrap_or_default()
     }
 
+    /// Returns the queues that have been paused since this time or longer.
+    pub(in crate::manager) fn paused_before(&self, time: Timestamp) -> Vec<QueueName> {
+        let all = self.records.all();
+        let is_paused = |settings: &QueueSettings| settings.paused.as_ref().is_some_and(|pause| pause.since <= time);
+        let paused = all.iter().filter(|(_, settings)| is_paused(settings));
+        paused.filter_map(|(name, _)| QueueName::new(name.as_str()).ok()).collect()
+    }
+
     /// Returns every queue with settings of its own.
     pub(crate) fn queues(&self) -> Vec<QueueName> {
         self.records.all().iter().filter_map(|(name, _)| QueueName::new(name.as_str()).ok()).collect()

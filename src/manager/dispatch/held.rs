@@ -250,6 +250,12 @@ impl Held {
         self.by.iter().filter(|(_, row)| row.has_more).map(|(by, _)| by)
     }
 
+    /// Returns the jobs that limits hold here.
+    pub(super) fn by_limits(&self) -> impl Iterator<Item = &Job> {
+        let rows = self.by.iter().filter(|(by, _)| matches!(by, HeldBy::Limit(..)));
+        rows.flat_map(|(_, row)| row.jobs.values().map(|held| &*held.job))
+    }
+
     /// Returns the lines of which hardly any jobs are left here while the store may have more.
     pub(super) fn lines_run_out(&self) -> impl Iterator<Item = &OrderingKey> {
         self.by.iter().filter_map(|(by, row)| match by {

@@ -31,6 +31,7 @@ mod shares;
 mod taking_kinds;
 mod taking_turns;
 mod turns;
+mod waited_for;
 
 use std::collections::HashSet;
 use std::sync::Arc;
