@@ -206,7 +206,8 @@ impl Manager {
             recalling,
             noting,
             signing,
-        ] = [(); 12].map(|()| manager.clone());
+            slots,
+        ] = [(); 13].map(|()| manager.clone());
         let tasks = &manager.shared.tasks;
         tasks.spawn(async move { filling.keep_filled().await });
         tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval, config.held_bound).await });
@@ -218,6 +219,7 @@ impl Manager {
         tasks.spawn(ordering.keep_order(order_requests));
         tasks.spawn(lines.keep_lines());
         tasks.spawn(swept.sweep_lines());
+        tasks.spawn(slots.keep_slots_swept());
         tasks.spawn(signing.sweep_sessions());
         tasks.spawn(async move { noting.keep_steps_noted().await });
         manager

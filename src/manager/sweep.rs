@@ -1,6 +1,9 @@
 //! The sweep of records: removes those that nobody needs any more, such as what a killed manager has left.
 
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
+use tokio::time::sleep;
 use tracing::debug;
 
 use super::Manager;
@@ -25,19 +28,69 @@ pub(super) trait Swept: DeserializeOwned + Send + Sync {
     fn is_over(&self, manager: &Manager, jobs: &[Option<Versioned>]) -> impl Future<Output = bool> + Send;
 }
 
+/// The time between two sweeps, and where the last one found nothing to remove.
+const EVERY: Duration = Duration::from_secs(20);
+const EVERY_AT_REST: Duration = Duration::from_secs(60);
+
+/// The most pages that one sweep goes through, apart from those after a page of which most was removed.
+const PAGES: usize = 20;
+
+/// How many records are removed at once: not as many as a store has room for, so that other records get through.
+const REMOVED_AT_ONCE: usize = 500;
+
+/// How far a sweep has come.
+#[derive(Default)]
+pub(super) struct SweptPage {
+    /// The name after which the next page begins; `None` after the last one.
+    pub(super) after: Option<RecordName>,
+    /// How many records were on the page, and how many of them were removed.
+    pub(super) found: usize,
+    pub(super) removed: usize,
+    /// Whether the page could not be looked through.
+    pub(super) has_failed: bool,
+}
+
 impl Manager {
-    /// Removes the records of a page after this name that nobody needs. Returns the name after which the next page
-    /// begins.
-    pub(super) async fn sweep<T: Swept>(&self, after: Option<RecordName>) -> Option<RecordName> {
+    /// Sweeps again and again, page by page, until the manager stops: more pages at a time while there is much to
+    /// remove, so that records are removed faster than they come.
+    pub(super) async fn keep_swept<F: Future<Output = SweptPage> + Send>(
+        self,
+        mut page: impl FnMut(Self, Option<RecordName>) -> F + Send,
+    ) {
+        let (mut after, mut rest) = (None, EVERY);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.shared.stopping.cancelled() => return,
+                () = sleep(rest) => {}
+            }
+            let (mut pages, mut removed) = (0, 0);
+            rest = loop {
+                let swept = page(self.clone(), after.take()).await;
+                (pages, removed) = (pages + 1, removed + swept.removed);
+                after = swept.after;
+                let is_mostly_removed = swept.removed > swept.found / 2;
+                let is_enough = pages >= PAGES && !is_mostly_removed;
+                if after.is_none() || is_enough || swept.has_failed || self.shared.stopping.is_cancelled() {
+                    let is_at_rest = removed == 0 && after.is_none() && !swept.has_failed;
+                    break if is_at_rest { EVERY_AT_REST } else { EVERY };
+                }
+            };
+        }
+    }
+
+    /// Removes the records of a page after this name that nobody needs.
+    pub(super) async fn sweep<T: Swept>(&self, after: Option<RecordName>) -> SweptPage {
         let page = match self.shared.store.records_after(T::KIND, after.as_ref()).await {
             Ok(page) => page,
             Err(error) => {
                 debug!(%error, kind = %T::KIND, "cannot list records");
-                return after;
+                return SweptPage { after, has_failed: true, ..SweptPage::default() };
             }
         };
         let read = page.iter().filter_map(|record| Some((record, record.read::<T>().ok()?)));
         let unused: Vec<(&Record, T)> = read.filter(|(_, content)| !content.is_in_use(self)).collect();
+        let mut over: Vec<&Record> = Vec::new();
         for some in unused.chunks(T::AT_ONCE) {
             let counted: Vec<Vec<JobId>> = some.iter().map(|(_, content)| content.jobs()).collect();
             let sought: Vec<Sought<'_>> = counted.iter().flatten().map(Sought::from).collect();
@@ -46,14 +99,28 @@ impl Manager {
                 let own: Result<Vec<_>, _> = jobs.by_ref().take(ids.len()).collect::<Vec<_>>().into_iter().collect();
                 // What a job is that cannot be looked up is found out with a later sweep.
                 let Ok(own) = own else { continue };
-                let own = own.as_slice();
-                if content.is_over(self, own).await
-                    && let Err(error) = self.shared.store.write_record(record.removal()).await
-                {
-                    debug!(%error, record = %record.key, "a record that nobody needs is left");
+                if content.is_over(self, &own).await {
+                    over.push(record);
                 }
             }
         }
-        page.last().map(|record| record.key.name.clone())
+        let removed = self.remove_records(&over).await;
+        let after = page.last().map(|record| record.key.name.clone());
+        SweptPage { after, found: page.len(), removed, has_failed: false }
+    }
+
+    /// Removes these versions of records, and returns how many were removed.
+    pub(super) async fn remove_records(&self, records: &[&Record]) -> usize {
+        let mut removed = 0;
+        for some in records.chunks(REMOVED_AT_ONCE) {
+            let removals = some.iter().map(|record| record.removal()).collect();
+            for (record, result) in some.iter().zip(self.shared.store.write_records(removals).await) {
+                match result {
+                    Ok(_) => removed += 1,
+                    Err(error) => debug!(%error, record = %record.key, "a record that nobody needs is left"),
+                }
+            }
+        }
+        removed
     }
 }

@@ -265,6 +265,8 @@ cases! {
     a_released_job_leaves_its_slot,
     a_rate_lets_no_more_jobs_begin_than_its_burst_and_the_time,
     a_key_that_is_paused_begins_nothing_before_its_time,
+    a_completed_job_of_a_line_that_is_removed_by_its_age_does_not_come_back,
+    a_completed_job_that_is_removed_by_its_age_does_not_come_back_as_a_cancelled_one,
     a_second_job_of_a_unique_key_is_refused_until_the_first_has_ended,
     a_second_job_of_a_unique_key_is_answered_with_the_first_if_it_asks_for_that,
     a_waiting_job_takes_over_the_input_of_a_later_one_and_is_put_off_no_longer_than_it_may,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::clock::Timestamp;
 use crate::job::{Change, EventName, Fence, Job, JobId, Refusal};
-use crate::store::{Archived, Versioned, WriteError};
+use crate::store::{Archived, StoreError, Versioned, WriteError};
 
 use crate::manager::Manager;
 use crate::manager::request::ManagerError;
@@ -26,8 +26,16 @@ impl Manager {
     /// # Errors
     /// Each job has its own result, with the store's error if its removal failed.
     pub async fn remove(&self, jobs: &[Versioned]) -> Vec<Result<bool, ManagerError>> {
-        let results = self.write(jobs.iter().map(JobWrite::remove).collect()).await;
-        let removed = jobs.iter().zip(results).map(|(versioned, result)| {
+        let kept = self.leave_keys_and_lines(jobs).await.err();
+        let is_kept = |found: &&Versioned| kept.is_some() && found.job.spec.is_keyed();
+        let writes = jobs.iter().filter(|found| !is_kept(found)).map(JobWrite::remove).collect();
+        let mut results = self.write(writes).await.into_iter();
+        let removed = jobs.iter().map(|versioned| {
+            if let Some(error) = kept.as_ref().filter(|_| is_kept(&versioned)) {
+                return Err(ManagerError::Store(error.clone()));
+            }
+            let no_answer = || Err(WriteError::Unknown("the store gave no answer".to_owned()));
+            let result = results.next().unwrap_or_else(no_answer);
             // Whatever the outcome, the remembered version may be outdated.
             self.shared.work.known.forget(&versioned.job.id);
             match result {
@@ -43,6 +51,15 @@ impl Manager {
         let outputs = has_run.map(|job| (job.id.clone(), Fence::default().next()..=job.fence)).collect();
         self.shared.outputs.remove(outputs).await;
         removed
+    }
+
+    /// Notes of ended jobs that are about to be removed what has to be known of them after that.
+    ///
+    /// # Errors
+    /// [`StoreError`] when that cannot be noted; jobs with keys are not to be removed then.
+    pub(in crate::manager) async fn leave_keys_and_lines(&self, jobs: &[Versioned]) -> Result<(), StoreError> {
+        self.leave_keys(jobs).await?;
+        self.leave_lines(jobs).await
     }
 
     /// Makes the store move up to `limit` ended jobs to the archive.

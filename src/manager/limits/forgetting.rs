@@ -18,6 +18,11 @@ use crate::store::{RecordKind, RecordWrite, Versioned};
 const KEPT: Duration = Duration::from_secs(30);
 
 impl Manager {
+    /// Removes the documents that no manager knows and whose slots are all gone, until the manager stops.
+    pub(in crate::manager) async fn keep_slots_swept(self) {
+        self.keep_swept(|manager, after| async move { manager.sweep::<SlotDocument>(after).await }).await;
+    }
+
     /// Removes the documents that nobody has asked for lately and whose slots are all gone, and forgets the others.
     pub(super) async fn forget_unused(&self) {
         let held: HashSet<LimitName> = self.shared.dispatch.holding_limits().into_iter().collect();

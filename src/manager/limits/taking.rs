@@ -34,9 +34,6 @@ const TRIES: usize = 8;
 /// The time between two looks at the limits that jobs wait for.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The time between two looks at a page of all documents.
-const SWEEP_EVERY: Duration = Duration::from_secs(20);
-
 /// How many documents are written at once: not as many as a store has room for, so that other records get through.
 const WRITES_AT_ONCE: usize = 500;
 
@@ -62,12 +59,12 @@ const URGENT_EVERY: Duration = Duration::from_secs(1);
 impl Manager {
     /// Runs the task that takes slots, and looks at the limits that jobs wait for.
     pub(in crate::manager) async fn keep_limits(self, mut requests: mpsc::UnboundedReceiver<Request>) {
-        let [mut looks, mut sweeps, mut urgent] = [LOOK_EVERY, SWEEP_EVERY, URGENT_EVERY].map(|period| {
+        let [mut looks, mut urgent] = [LOOK_EVERY, URGENT_EVERY].map(|period| {
             let mut ticks = interval_at(Instant::now() + period, period);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             ticks
         });
-        let (mut waiting, mut swept, mut searched) = (Vec::new(), None, None);
+        let (mut waiting, mut searched) = (Vec::new(), None);
         let mut next_token = None;
         // Ends with the manager. What is due comes before requests, of which there may be no end.
         loop {
@@ -80,7 +77,6 @@ impl Manager {
                 }
                 _ = looks.tick() => self.look_at_limits().await,
                 _ = urgent.tick() => searched = self.search_for_urgent(searched).await,
-                _ = sweeps.tick() => swept = self.sweep::<SlotDocument>(swept).await,
                 count = requests.recv_many(&mut waiting, usize::MAX) => {
                     if count == 0 {
                         return;

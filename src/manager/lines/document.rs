@@ -97,6 +97,11 @@ impl Line {
         self.next.saturating_sub(count as u64)..self.next
     }
 
+    /// Returns whether the document announces any of these jobs.
+    pub(super) fn announces(&self, jobs: &[&JobId]) -> bool {
+        self.allotted.iter().flat_map(|run| &run.jobs).any(|job| jobs.contains(&job))
+    }
+
     /// Returns the jobs that the document announces, in the order of their places.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         let jobs = self.allotted.iter().flat_map(|run| run.jobs.iter().map(move |job| (run, job)));

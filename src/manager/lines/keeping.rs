@@ -1,20 +1,17 @@
 //! Removing the documents of lines that have no live job any more.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::Instant;
 use tracing::debug;
 
-use super::document::{Line, live};
-use crate::job::{OrderingKey, RecordName};
+use super::document::{Line, live, record_key};
+use crate::job::{JobId, OrderingKey, RecordName};
 use crate::manager::Manager;
-use crate::store::{Record, RecordKind, Refresh, StoreError};
-
-/// The time between two sweeps.
-const SWEEP_EVERY: Duration = Duration::from_secs(20);
-
-/// The most pages that one sweep goes through.
-const PAGES: usize = 20;
+use crate::manager::sweep::SweptPage;
+use crate::store::record::body;
+use crate::store::{Record, RecordKey, RecordKind, Refresh, StoreError, Versioned, WriteError};
 
 /// How old a document is, at the least, whose places are settled by the sweep: far older than any request that is under
 /// way.
@@ -23,36 +20,56 @@ const LEFT_BEHIND: Duration = Duration::from_secs(600);
 impl Manager {
     /// Removes the documents that nobody needs, until the manager stops.
     pub(in crate::manager) async fn sweep_lines(self) {
-        let mut ticks = interval_at(Instant::now() + SWEEP_EVERY, SWEEP_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut swept = None;
-        loop {
-            tokio::select! {
-                biased;
-                () = self.shared.stopping.cancelled() => return,
-                _ = ticks.tick() => {}
+        self.keep_swept(|manager, after| async move {
+            if after.is_none() {
+                manager.shared.dispatch.forget_idle_lines();
             }
-            self.shared.dispatch.forget_idle_lines();
-            for _ in 0..PAGES {
-                swept = match self.sweep_page_of_lines(swept.clone()).await {
-                    Ok(last) => last,
-                    Err(error) => {
-                        debug!(%error, "cannot look for the documents of lines that nobody needs");
-                        break;
-                    }
-                };
-                if swept.is_none() || self.shared.stopping.is_cancelled() {
-                    break;
-                }
-            }
-        }
+            manager.sweep_page_of_lines(after.as_ref()).await.unwrap_or_else(|error| {
+                debug!(%error, "cannot look for the documents of lines that nobody needs");
+                SweptPage { after, has_failed: true, ..SweptPage::default() }
+            })
+        })
+        .await;
     }
 
-    /// Removes the documents of a page after this name whose lines have no live job. Returns the name after which the
-    /// next page begins.
-    async fn sweep_page_of_lines(&self, after: Option<RecordName>) -> Result<Option<RecordName>, StoreError> {
-        let page = self.shared.store.records_after(RecordKind::Line, after.as_ref()).await?;
-        let last = page.last().map(|record| record.key.name.clone());
+    /// Notes of ended jobs that are about to be removed that they were created, where documents of lines announce that
+    /// they may be: of a job that does not exist nobody could say whether it was.
+    ///
+    /// # Errors
+    /// [`StoreError`] when that cannot be noted; jobs of lines are not to be removed then.
+    pub(in crate::manager) async fn leave_lines(&self, jobs: &[Versioned]) -> Result<(), StoreError> {
+        let ordered = jobs.iter().filter_map(|found| Some((found.job.spec.ordering_key()?, &found.job.id)));
+        let mut leaving: BTreeMap<&OrderingKey, Vec<&JobId>> = BTreeMap::new();
+        ordered.for_each(|(key, id)| leaving.entry(key).or_default().push(id));
+        let keys: Vec<RecordKey> = leaving.keys().map(|key| record_key(key)).collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let mut writes = Vec::new();
+        for (ids, record) in leaving.values().zip(self.shared.store.records_of(&keys).await?) {
+            // Of a document in the form of a later version nothing is known, and the job is removed all the same.
+            let Some(record) = record else { continue };
+            let Ok(line) = record.read::<Line>() else { continue };
+            // Where another job of the same write is not created yet, the next write of the document finds out.
+            if line.announces(ids) && self.doubtful(&line, u64::MAX).await?.is_empty() {
+                writes.push(record.replaced_by(body(&line.settled())?));
+            }
+        }
+        for result in self.shared.store.write_records(writes).await {
+            match result {
+                // Somebody else has made sure of it.
+                Ok(_) | Err(WriteError::Conflict(_)) => {}
+                Err(WriteError::Refused(error)) => return Err(error),
+                Err(WriteError::Unknown(why)) => return Err(StoreError::Unavailable(why)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the documents of a page after this name whose lines have no live job.
+    async fn sweep_page_of_lines(&self, after: Option<&RecordName>) -> Result<SweptPage, StoreError> {
+        let page = self.shared.store.records_after(RecordKind::Line, after).await?;
+        let (found, after) = (page.len(), page.last().map(|record| record.key.name.clone()));
         let read =
             |record: Record| Some((OrderingKey::new(record.key.name.as_str()).ok()?, record.read().ok()?, record));
         let mut lines: Vec<(OrderingKey, Line, Record)> = page.into_iter().filter_map(read).collect();
@@ -66,16 +83,13 @@ impl Manager {
             }
         }
         if settled.is_empty() {
-            return Ok(last);
+            return Ok(SweptPage { after, found, ..SweptPage::default() });
         }
         self.shared.store.refresh(Refresh::Jobs(&live())).await?;
         self.keep_empty(&mut settled).await?;
-        for (key, _, record) in settled {
-            if let Err(error) = self.shared.store.write_record(record.removal()).await {
-                debug!(%error, %key, "the document of a line is left that nobody needs");
-            }
-        }
-        Ok(last)
+        let over: Vec<&Record> = settled.iter().map(|(_, _, record)| record).collect();
+        let removed = self.remove_records(&over).await;
+        Ok(SweptPage { after, found, removed, has_failed: false })
     }
 
     /// Drops the lines that have live jobs, as far as a search shows.

@@ -23,6 +23,12 @@ impl Holder {
         Self { announced: Announced::new(job, returns), at }
     }
 
+    /// Returns the content for a job that was certainly created.
+    pub(super) fn of_existing(&self) -> Self {
+        let announced = Announced { creates: false, returns: true, ..self.announced.clone() };
+        Self { announced, at: self.at }
+    }
+
     /// Returns the content of a record of the same job that is written over this one, and stands for what this one did
     /// too.
     pub(super) fn and(&self, other: &Self) -> Self {

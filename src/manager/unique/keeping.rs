@@ -2,21 +2,15 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::Instant;
 
 use super::holder::{Holder, is_live, record_key};
-use crate::job::{Job, JobId};
+use crate::job::JobId;
 use crate::manager::Manager;
 use crate::manager::announced::Evidence;
-use crate::manager::request::ManagerError;
 use crate::manager::sweep::Swept;
-use crate::store::{RecordKind, Versioned};
-
-/// The time between two sweeps.
-const SWEEP_EVERY: Duration = Duration::from_secs(20);
-
-/// The most pages that one sweep goes through.
-const PAGES: usize = 20;
+use crate::store::record::body;
+use crate::store::{Record, RecordKey, RecordKind, StoreError, Versioned, WriteError};
 
 /// How old a record is, at the least, whose job is made to be over by the sweep: far older than any request that is
 /// under way.
@@ -50,36 +44,53 @@ impl Swept for Holder {
 }
 
 impl Manager {
-    /// Removes the record of an ended job's unique key, as the sweep would, since the job is about to be removed: of a
-    /// job that does not exist nobody can say whether it was ever created.
-    pub(in crate::manager) async fn leave_key(&self, job: &Job) -> Result<(), ManagerError> {
-        let Some(key) = job.spec.unique() else { return Ok(()) };
-        let Some(record) = self.shared.store.record(&record_key(key)).await? else { return Ok(()) };
-        let holder: Holder = record.read()?;
-        if holder.announced.job == job.id && holder.announced.evidence(Some(job)) == Evidence::Over {
-            self.give_key_back(key, record.version).await;
+    /// Notes of ended jobs that are about to be removed in these versions that they have no need of their unique keys
+    /// any more: of a job that does not exist nobody could say whether it was ever created. A job that is not in its
+    /// version any more, read later than the record of its key, is left: one of its id may be live.
+    ///
+    /// # Errors
+    /// [`StoreError`] when that cannot be noted; jobs with keys are not to be removed then.
+    pub(in crate::manager) async fn leave_keys(&self, jobs: &[Versioned]) -> Result<(), StoreError> {
+        let with_keys: Vec<(&Versioned, RecordKey)> =
+            jobs.iter().filter_map(|found| Some((found, record_key(found.job.spec.unique()?)))).collect();
+        for some in with_keys.chunks(Holder::AT_ONCE) {
+            let keys: Vec<RecordKey> = some.iter().map(|(_, key)| key.clone()).collect();
+            let records = self.shared.store.records_of(&keys).await?;
+            let naming = some.iter().zip(records).filter_map(|((found, _), record)| {
+                // Of a record in the form of a later version nothing is known, and the job is removed all the same.
+                let record = record?;
+                let holder = record.read::<Holder>().ok().filter(|holder| holder.announced.job == found.job.id)?;
+                Some((*found, record, holder))
+            });
+            let naming: Vec<(&Versioned, Record, Holder)> = naming.collect();
+            let ids: Vec<JobId> = naming.iter().map(|(found, ..)| found.job.id.clone()).collect();
+            let current = if ids.is_empty() { Vec::new() } else { self.shared.store.get(&ids).await? };
+            let mut writes = Vec::new();
+            for ((found, record, holder), current) in naming.iter().zip(current) {
+                if current.is_none_or(|current| current.version != found.version) {
+                    continue;
+                }
+                writes.push(match holder.announced.evidence(Some(&found.job)) {
+                    Evidence::Over => record.removal(),
+                    // Its return may be under way, and meets a conflict once the job is removed.
+                    Evidence::MayReturn | Evidence::MayBeCreated => record.replaced_by(body(&holder.of_existing())?),
+                });
+            }
+            for result in self.shared.store.write_records(writes).await {
+                match result {
+                    // Somebody else has the key now, or the job returns.
+                    Ok(_) | Err(WriteError::Conflict(_)) => {}
+                    Err(WriteError::Refused(error)) => return Err(error),
+                    Err(WriteError::Unknown(why)) => return Err(StoreError::Unavailable(why)),
+                }
+            }
         }
         Ok(())
     }
 
     /// Removes the records whose jobs are over, until the manager stops.
     pub(in crate::manager) async fn keep_unique_keys(self) {
-        let mut ticks = interval_at(Instant::now() + SWEEP_EVERY, SWEEP_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut swept = None;
-        loop {
-            tokio::select! {
-                biased;
-                () = self.shared.stopping.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
-            for _ in 0..PAGES {
-                swept = self.sweep::<Holder>(swept).await;
-                if swept.is_none() || self.shared.stopping.is_cancelled() {
-                    break;
-                }
-            }
-        }
+        self.keep_swept(|manager, after| async move { manager.sweep::<Holder>(after).await }).await;
     }
 }
 
@@ -93,7 +104,6 @@ mod tests {
     use crate::manager::unique::holder::record_key;
     use crate::manager::{Caller, ManagerConfig, NewJob};
     use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
-    use crate::store::record::body;
     use crate::store::{RecordWrite, Store};
 
     fn key(text: &str) -> UniqueKey {
@@ -136,9 +146,9 @@ mod tests {
             records.iter().map(|record| record.key.name.as_str().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(records().await, ["ended", "left", "live", "returned"]);
-        let last = manager.sweep::<Holder>(None).await;
+        let last = manager.sweep::<Holder>(None).await.after;
         assert_eq!(records().await, ["left", "live", "returned"]);
-        assert_eq!(manager.sweep::<Holder>(last).await, None, "there was one page");
+        assert_eq!(manager.sweep::<Holder>(last).await.after, None, "there was one page");
         clock.advance(LEFT_BEHIND);
         manager.sweep::<Holder>(None).await;
         assert_eq!(records().await, ["live"]);

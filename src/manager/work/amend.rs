@@ -157,16 +157,15 @@ impl Manager {
         ids.iter().zip(ended).map(outcome).collect()
     }
 
-    /// Notes in the audit that jobs are about to be removed, and gives their unique keys back.
+    /// Notes in the audit that jobs are about to be removed.
     async fn before_deletion(
         &self,
         actor: &Actor,
         reason: Option<&str>,
         jobs: &[Versioned],
     ) -> Result<(), ManagerError> {
-        for found in jobs {
-            self.leave_key(&found.job).await?;
-        }
+        // What may fail comes before the audit says that they are deleted.
+        self.leave_keys_and_lines(jobs).await?;
         if !self.shared.keeps_audit {
             return Ok(());
         }

@@ -57,6 +57,17 @@ impl Site {
     }
 }
 
+pub(super) async fn a_completed_job_of_a_line_that_is_removed_by_its_age_does_not_come_back(site: Site) {
+    let first = id(&site.submit(ordered("a")).await);
+    let claimed = site.claim_one().await;
+    site.finish(&claimed, completed("1")).await.expect("accepted");
+    let ended = site.job(&first).await.versioned;
+    assert_eq!(site.manager.remove(&[ended]).await.remove(0).expect("removed"), true);
+    let next = site.another_manager().submit(&caller(), vec![ordered("a")]).await.remove(0).expect("taken");
+    assert_eq!(next.job.versioned.job.spec.ordering().expect("a place").seq, 2, "the line goes on");
+    assert_eq!(site.store.get(&[first]).await.expect("read"), [None], "no job stands for it");
+}
+
 pub(super) async fn jobs_of_a_key_run_one_after_another_in_the_order_of_their_submission(site: Site) {
     // The later one is the more urgent, and every other one is submitted by a manager whose clock is behind.
     let behind = Arc::new(ManualClock::at(site.clock.now().minus(Duration::from_secs(3_600))));

@@ -47,6 +47,28 @@ async fn live(store: &dyn Store) -> Vec<JobId> {
     now.into_iter().flatten().filter(is_live).map(|found| found.job.id.clone()).collect()
 }
 
+pub(super) async fn a_completed_job_that_is_removed_by_its_age_does_not_come_back_as_a_cancelled_one(site: Site) {
+    let mut removed = Vec::new();
+    for returns in [false, true] {
+        let first = site.submit(unique("a")).await.versioned.job.id.clone();
+        if returns {
+            site.manager.cancel(&caller(), &first, None).await.expect("cancelled");
+            site.manager.retry(&caller(), &first, None).await.expect("retried");
+        }
+        let claimed = site.claim_one().await;
+        site.finish(&claimed, completed("1")).await.expect("accepted");
+        let ended = site.job(&first).await.versioned;
+        assert_eq!(site.manager.remove(&[ended]).await.remove(0).expect("removed"), true);
+        removed.push(first);
+    }
+    // The key is asked for right after the removal, by a manager that knows nothing of it.
+    let next = site.another_manager().submit(&caller(), vec![unique("a")]).await.remove(0).expect("taken");
+    assert!(next.created);
+    assert_eq!(live(&*site.store).await, [id(&next)]);
+    let stored = site.store.get(&removed).await.expect("read");
+    assert_eq!(stored, [None, None], "no job stands for one that was completed and removed");
+}
+
 pub(super) async fn a_second_job_of_a_unique_key_is_refused_until_the_first_has_ended(site: Site) {
     let first = id(&site.try_submit(unique("a")).await.expect("taken"));
     site.submit(unique("A")).await;
