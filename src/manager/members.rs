@@ -21,6 +21,7 @@ use uuid::Uuid;
 use crate::clock::Timestamp;
 use crate::job::{PartitionSet, QueueName, RecordName};
 use crate::manager::Manager;
+use crate::manager::changes::Topic;
 use crate::manager::dispatch::{KindsByQueue, Member, Members};
 use crate::manager::hints::Other;
 use crate::store::record::body;
@@ -28,6 +29,12 @@ use crate::store::{Record, RecordKey, RecordKind, RecordWrite, Refresh, StoreErr
 
 /// The time between two writes of a manager's record.
 const BEAT: Duration = Duration::from_secs(1);
+
+/// Every how many beats the others' records are read where this manager has no workers.
+const BEATS_AT_REST: u32 = 4;
+
+/// The time between two lists of all managers: those of earlier versions tell nobody that they begin.
+const LIST_EVERY: Duration = Duration::from_secs(10);
 
 /// The shortest time between two writes, when workers come for a queue that had none.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -39,7 +46,7 @@ const SILENCE: Duration = Duration::from_secs(4);
 const KEPT: Duration = Duration::from_secs(60);
 
 /// How long ago a manager's workers were told of before it goes by them: longer than others take to learn of them, as
-/// each reads the records, in real time, with every beat.
+/// each with workers reads the records, in real time, with every beat.
 const SETTLING: Duration = Duration::from_millis(1_500);
 
 /// The longest time that a manager which stops takes to say so.
@@ -71,6 +78,9 @@ struct Beat {
     /// Whether it reads signed heads of calls. Earlier versions of the program do not say so.
     #[serde(default)]
     reads_heads: bool,
+    /// Whether it tells of what it changes ([`super::changes`]). Earlier versions of the program do not.
+    #[serde(default)]
+    tells_of_changes: bool,
 }
 
 /// What a manager knows of the others, and they of it.
@@ -94,6 +104,11 @@ struct State {
     /// What was written into the own record, and when.
     told: VecDeque<(Instant, Arc<Workers>)>,
     others: HashMap<RecordName, Sighting>,
+    /// When the others' records were last read, and the beats since.
+    read_at: Option<Instant>,
+    unread_beats: u32,
+    /// When the managers were last listed, and by which changes.
+    listed: Option<(Instant, Option<u64>)>,
 }
 
 /// Another manager's record, and when this process first saw this version of it.
@@ -177,6 +192,13 @@ impl State {
         gone
     }
 
+    /// Returns whether a manager runs that does not tell of what it changes.
+    fn is_any_silent(&self, now: Instant) -> bool {
+        let runs = |other: &&Sighting| now.duration_since(other.since) < SILENCE;
+        let tells = |other: &Sighting| other.beat.as_ref().is_some_and(|beat| beat.tells_of_changes);
+        self.others.values().filter(runs).any(|other| !tells(other))
+    }
+
     /// Returns how another manager is called.
     fn called(&self, name: &RecordName) -> Option<Other> {
         let beat = self.others.get(name)?.beat.as_ref()?;
@@ -207,6 +229,12 @@ impl Manager {
     #[must_use]
     pub fn sharers(&self, queue: &QueueName) -> usize {
         self.shared.dispatch.sharers(queue)
+    }
+
+    /// Returns whether this manager has workers for queues that are not the system's own.
+    pub(super) fn has_workers(&self) -> bool {
+        let has_told = self.shared.members.told.lock().keys().any(|queue| !queue.is_internal());
+        has_told || self.shared.dispatch.has_workers_waiting()
     }
 
     /// Tells the others at once when workers have come for a queue that had none.
@@ -267,7 +295,10 @@ impl Manager {
         self.read_others(&mut state).await?;
         let now = Instant::now();
         state.last = Some(now);
-        let others = state.running(now);
+        // Who has not been looked at since has not been silent since.
+        let read_at = state.read_at.unwrap_or(now);
+        let others = state.running(read_at);
+        self.shared.changes.know_silent(state.is_any_silent(read_at));
         self.shared.hints.know(others.iter().map(|other| (other.name.clone(), state.called(&other.name))));
         metrics::gauge!("leasehold_managers").set((others.len() + 1) as f64);
         let (workers, settled) = ((*workers).clone(), state.settled(now));
@@ -292,7 +323,8 @@ impl Manager {
         let settled = state.settled(Instant::now());
         let address = self.shared.hints.own_address().cloned();
         let (at, workers, kinds) = (self.shared.clock.now(), workers.clone(), kinds.clone());
-        let beat = body(&Beat { at, workers, settled, kinds, address, reads_heads: true })?;
+        let (reads_heads, tells_of_changes) = (true, true);
+        let beat = body(&Beat { at, workers, settled, kinds, address, reads_heads, tells_of_changes })?;
         let is_new = state.version.is_none();
         let write = RecordWrite::put(key(&self.shared.members.name), beat, state.version.take());
         match self.shared.store.write_record(write).await {
@@ -305,12 +337,31 @@ impl Manager {
         if is_new {
             // Others are to see this manager before it takes any jobs.
             self.shared.store.refresh(Refresh::Records).await?;
+            self.tell_of_change(Topic::Managers, None).await;
         }
         Ok(())
     }
 
+    /// Reads the records of the others: of those that are known in real time, with every beat where there are workers,
+    /// and of all when there may be others.
     async fn read_others(&self, state: &mut State) -> Result<(), StoreError> {
-        let records = self.shared.store.records(RecordKind::Manager).await?;
+        let is_at_rest = !self.has_workers();
+        let changes = self.changes_of(Topic::Managers);
+        let is_listed = state.listed.is_some_and(|(at, by)| by == changes && at.elapsed() < LIST_EVERY);
+        state.unread_beats += 1;
+        if is_listed && changes.is_some() && is_at_rest && state.unread_beats < BEATS_AT_REST {
+            return Ok(());
+        }
+        let records = if is_listed && changes.is_some() {
+            let keys: Vec<RecordKey> = state.others.keys().map(key).collect();
+            let found = if keys.is_empty() { Vec::new() } else { self.shared.store.records_of(&keys).await? };
+            found.into_iter().flatten().collect()
+        } else {
+            let records = self.shared.store.records(RecordKind::Manager).await?;
+            state.listed = Some((Instant::now(), changes));
+            records
+        };
+        (state.read_at, state.unread_beats) = (Some(Instant::now()), 0);
         let others = records.into_iter().filter(|record| record.key.name != self.shared.members.name);
         for removal in state.see(others, Instant::now()) {
             debug!(manager = %removal.key().name, "removing the record of a manager that is gone");
@@ -343,111 +394,4 @@ fn roughly(count: u64) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::Place;
-
-    fn workers(count: u32) -> Arc<Workers> {
-        Arc::new([(QueueName::system("q"), count)].into())
-    }
-
-    fn settled(state: &State, now: Instant) -> Option<u32> {
-        state.settled(now).get(&QueueName::system("q")).copied()
-    }
-
-    #[test]
-    fn workers_count_once_others_know_of_them_and_no_longer_when_they_are_gone() {
-        let (mut state, start) = (State::default(), Instant::now());
-        let after = |seconds| start + Duration::from_secs(seconds);
-        state.tell(workers(4), start);
-        assert_eq!(settled(&state, after(1)), None);
-        state.tell(workers(8), after(2));
-        assert_eq!(settled(&state, after(3)), Some(4));
-        state.tell(workers(2), after(4));
-        assert_eq!(settled(&state, after(5)), Some(2));
-        state.tell(Arc::default(), after(6));
-        assert_eq!(settled(&state, after(6)), None);
-        for second in 7..100 {
-            state.tell(workers(9), after(second));
-        }
-        assert_eq!(settled(&state, after(100)), Some(9));
-        assert!(state.told.len() < 5, "only what counts is kept");
-    }
-
-    #[test]
-    fn a_manager_runs_as_long_as_its_record_changes() {
-        let (mut state, now) = (State::default(), Instant::now() + SILENCE);
-        let (settled, kinds) = Default::default();
-        let workers_of_it = (*workers(4)).clone();
-        let (at, address, reads_heads) = (Timestamp::MIN, None, true);
-        let beat = Beat { at, workers: workers_of_it, settled, kinds, address, reads_heads };
-        let version = Version { place: Place::Main, primary_term: 1, seq_no: 1 };
-        let of_a_later_version = None;
-        for (name, ago, beat) in [
-            ("silent", SILENCE, Some(beat.clone())),
-            ("running", SILENCE - Duration::from_millis(1), Some(beat)),
-            ("later-version", Duration::ZERO, of_a_later_version),
-        ] {
-            let name = RecordName::new(name).expect("a name");
-            state.others.insert(name, Sighting { version, since: now - ago, beat });
-        }
-        let mut running = state.running(now);
-        running.sort_by(|a, b| a.name.cmp(&b.name));
-        let names: Vec<&str> = running.iter().map(|member| member.name.as_str()).collect();
-        assert_eq!(names, ["later-version", "running"]);
-        assert_eq!([running[0].workers.len(), running[1].workers.len()], [0, 1]);
-    }
-
-    #[test]
-    fn a_record_of_an_earlier_version_does_not_say_that_its_manager_reads_heads() {
-        let beat = |text: &str| serde_json::from_str::<Beat>(text).expect("a record");
-        let earlier = r#"{"at": "2026-01-01T00:00:00Z", "workers": {}, "address": "http://a"}"#;
-        let of = |beat: Beat| {
-            let (name, mut state) = (RecordName::new("a").expect("a name"), State::default());
-            let version = Version { place: Place::Main, primary_term: 1, seq_no: 1 };
-            state.others.insert(name.clone(), Sighting { version, since: Instant::now(), beat: Some(beat) });
-            state.called(&name).expect("an address")
-        };
-        assert!(!of(beat(earlier)).reads_heads);
-        let own = serde_json::to_string(&Beat { reads_heads: true, ..beat(earlier) }).expect("JSON");
-        assert!(of(beat(&own)).reads_heads);
-    }
-
-    /// A manager's record after so many writes.
-    fn record(name: &str, writes: u64) -> Record {
-        let (workers, settled, kinds) = Default::default();
-        let beat = Beat { at: Timestamp::MIN, workers, settled, kinds, address: None, reads_heads: true };
-        let version = Version { place: Place::Main, primary_term: 1, seq_no: writes };
-        Record { key: key(&RecordName::new(name).expect("a name")), version, body: body(&beat).expect("JSON") }
-    }
-
-    #[test]
-    fn a_record_is_removed_once_it_has_stayed_the_same_for_a_minute_and_no_other() {
-        let (mut state, start) = (State::default(), Instant::now());
-        let mut see = |after: Duration, records: &[(&str, u64)]| -> Vec<String> {
-            let records = records.iter().map(|(name, writes)| record(name, *writes));
-            let gone = state.see(records, start + after);
-            gone.iter().map(|removal| removal.key().name.to_string()).collect()
-        };
-        let (moment, none) = (Duration::from_millis(1), [""; 0]);
-        assert_eq!(see(Duration::ZERO, &[("silent", 1), ("running", 1)]), none);
-        assert_eq!(see(KEPT - moment, &[("silent", 1), ("running", 2)]), none);
-        assert_eq!(see(KEPT, &[("silent", 1), ("running", 2), ("new", 1)]), ["silent"]);
-        assert_eq!(see(KEPT, &[("silent", 1)]), ["silent"], "and again, if that was in vain");
-        assert_eq!(see(2 * KEPT, &[("running", 2), ("silent", 2)]), none, "who is back is seen anew");
-    }
-
-    #[test]
-    fn a_manager_was_away_when_the_others_may_have_taken_it_for_gone() {
-        let start = Instant::now();
-        assert!(!State::default().was_away(start + KEPT), "it has not been there before");
-        let state = State { last: Some(start), ..State::default() };
-        assert!(!state.was_away(start + SILENCE - Duration::from_millis(1)));
-        assert!(state.was_away(start + SILENCE));
-    }
-
-    #[test]
-    fn numbers_of_workers_are_rounded_down_to_two_bits() {
-        assert_eq!([0, 1, 2, 3, 4, 5, 7, 11, 2_000].map(roughly), [0, 1, 2, 3, 4, 4, 6, 8, 1_536]);
-    }
-}
+mod tests;

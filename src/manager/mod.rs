@@ -14,13 +14,15 @@
 //!    has of it, written and read.
 //! 9. [`observe`] – live events, workers, statistics, explanations.
 //! 10. [`read`] – one job, its end, lists, counts, queues; [`output`] – what its attempts wrote.
-//! 11. [`sessions`] – who has signed in at the web page.
+//! 11. [`changes`] – which of what each manager keeps in memory another one has changed.
+//! 12. [`sessions`] – who has signed in at the web page.
 
 mod admin;
 mod announced;
 mod audit;
 mod audit_change;
 pub(crate) mod audit_entry;
+mod changes;
 mod claimant;
 mod dispatch;
 mod hints;
@@ -49,6 +51,7 @@ pub use admin::orphans::{ORPHAN_ORDER, OrphanAction, OrphanEvidence, OrphanNext,
 pub use admin::queue_settings::{Fairness, JobOrder, MAX_WEIGHT, MAX_WEIGHTS, Pause, QueueChange, QueueSettings};
 pub use audit::{AuditEventName, AuditQuery};
 pub use audit_change::{AuditChange, ChangeName};
+pub use changes::Topic;
 pub use claimant::Claimed;
 pub use hints::{Hint, MAX_HINTED_BYTES, MAX_HINTED_JOBS, Other, Outgoing};
 pub use limits::{LimitSettings, LimitState, NewLimit, Rate, SlotHolder, Urgent};
@@ -77,6 +80,7 @@ use crate::store::{Hang, Store};
 use admin::oversight::MonitorSeen;
 use admin::queue_settings::QueueSettingsCache;
 use admin::scan_troubles::ScanTroubles;
+use changes::Changes;
 use dispatch::{Dispatch, DispatchConfig};
 use hints::Hints;
 use limits::{LimitSettingsCache, Limits};
@@ -132,6 +136,7 @@ pub(crate) struct ManagerState {
     work: Work,
     dispatch: Dispatch,
     members: Membership,
+    changes: Changes,
     hints: Hints,
     queue_settings: QueueSettingsCache,
     limits: Limits,
@@ -178,6 +183,7 @@ impl Manager {
             work: Work::new(!realtime),
             dispatch: Dispatch::new(dispatch, Arc::clone(&clock)),
             members: Membership::default(),
+            changes: Changes::default(),
             hints: Hints::new(config.address),
             queue_settings: QueueSettingsCache::new(Arc::clone(&store)),
             keeps_audit: config.audit,

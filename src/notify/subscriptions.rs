@@ -5,17 +5,20 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_with::{DisplayFromStr, serde_as};
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use super::event::SubscribableEvent;
 use crate::clock::{Clock, Timestamp};
 use crate::executor::webhook::Secret;
 use crate::executor::{TargetPolicy, TargetUrl};
 use crate::job::{Actor, EventName, Job, Kind, NoticeFormat, Owner, QueueName, RecordName};
-use crate::manager::Manager;
+use crate::manager::{Manager, Topic};
 use crate::query::kql::Expression;
 use crate::schedule::{Definition, ScheduleEventName};
 use crate::store::record::{CachedRecords, RecordError, change_record};
@@ -25,6 +28,21 @@ use crate::store::{RecordKey, RecordKind, Refresh, Store, StoreError};
 pub const MAX_SUBSCRIPTIONS: usize = 1_000;
 /// The most secrets that sign at once, while one is being changed.
 const MAX_SECRETS: usize = 2;
+
+/// The time between two lists of all subscriptions, where other processes tell of their changes.
+const LIST_EVERY: Duration = Duration::from_secs(60);
+
+/// How long after a change lists may lag behind it, and keep what was removed.
+const LAG: Duration = Duration::from_secs(12);
+
+/// When the subscriptions were last listed, and when they were last known to have changed.
+#[derive(Default)]
+struct Listed {
+    at: Option<Instant>,
+    /// The number of the changes that are known.
+    changes: Option<u64>,
+    changed_at: Option<Instant>,
+}
 
 /// A receiver of events of any job or schedule.
 #[serde_as]
@@ -159,6 +177,7 @@ pub struct Subscriptions {
     clock: Arc<dyn Clock>,
     policy: TargetPolicy,
     records: CachedRecords<Subscription>,
+    listed: Mutex<Listed>,
     signing_key: OnceCell<Secret>,
 }
 
@@ -182,6 +201,7 @@ impl Subscriptions {
             manager,
             clock,
             policy,
+            listed: Mutex::default(),
             signing_key: OnceCell::new(),
         };
         subscriptions.list_anew().await?;
@@ -334,11 +354,22 @@ impl Subscriptions {
 
     /// Reads the changes that other processes have made, if the store is shared.
     pub(super) async fn refresh(&self) -> Result<(), StoreError> {
-        if self.store.is_exclusive() { Ok(()) } else { self.list_anew().await }
+        let changes = self.manager.changes_of(Topic::Subscriptions);
+        let is_known = {
+            let mut listed = self.listed.lock();
+            if listed.changes != changes {
+                (listed.changes, listed.changed_at) = (changes, Some(Instant::now()));
+            }
+            let is_settled = listed.changed_at.is_some_and(|at| at.elapsed() >= LAG);
+            changes.is_some() && is_settled && listed.at.is_some_and(|at| at.elapsed() < LIST_EVERY)
+        };
+        if self.store.is_exclusive() || is_known { Ok(()) } else { self.list_anew().await }
     }
 
     async fn list_anew(&self) -> Result<(), StoreError> {
+        let at = Instant::now();
         self.records.list().await?;
+        self.listed.lock().at = Some(at);
         self.publish_events();
         Ok(())
     }
@@ -365,8 +396,11 @@ impl Subscriptions {
         id: &str,
         decide: impl FnMut(Option<&Subscription>) -> Result<Option<Subscription>, SubscriptionError> + Send,
     ) -> Result<(), SubscriptionError> {
-        self.records.change(&name(id)?, decide).await?;
+        let name = name(id)?;
+        let announcement = self.manager.announce_change(Topic::Subscriptions, &name);
+        self.records.change(&name, decide).await?;
         self.publish_events();
+        self.manager.tell_of(announcement).await;
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use super::troubles::Troubles;
 use crate::clock::{Clock, Timestamp};
 use crate::executor::{TargetPolicy, TargetUrl};
 use crate::job::{Actor, JobId, ScheduleId};
-use crate::manager::{Caller, Manager, ManagerError, Reach};
+use crate::manager::{Caller, Manager, ManagerError, Reach, Topic};
 use crate::notify::ScheduleNotifier;
 use crate::schedule::{ActionType, Course, Definition, Fault, Occasion, Schedule, SchedulePause, Timetable, Trouble};
 use crate::store::{
@@ -360,6 +360,7 @@ impl Schedules {
             tracing::debug!(%error, "schedules that were written show later");
         }
         self.changed.notify_one();
+        self.manager.tell_of_change(Topic::Schedules, None).await;
     }
 
     /// Returns when a schedule with this definition is due, which it must be some time after `now` if it `is_to_fire`.

@@ -9,19 +9,30 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 use tracing::warn;
 use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
 use crate::job::{Actor, OrphanPolicy, Owner, QueueName, RecordName, words};
 use crate::manager::Manager;
+use crate::manager::changes::Topic;
 use crate::manager::dispatch::{Order, Rule, Unit};
 use crate::manager::request::{Caller, ManagerError};
 use crate::store::record::CachedRecords;
 use crate::store::{RecordKind, Store, StoreError};
 
-/// The time between two reads of all settings, in a store that other processes write to as well.
-const LIST_EVERY: Duration = Duration::from_millis(500);
+/// The time between two looks whether anything is to be read, in a store that other processes write to as well.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The age at which what is known of others' changes is renewed where this manager has workers, and where it has none.
+/// Claims do not go by anything that old.
+const RENEWED_AFTER: Duration = Duration::from_secs(2);
+const RENEWED_AT_REST_AFTER: Duration = Duration::from_secs(4);
+
+/// The time between two reads of all settings, and while a manager runs that tells nobody of its changes.
+const LIST_EVERY: Duration = Duration::from_secs(60);
+const LIST_OFTEN: Duration = LOOK_EVERY;
 
 /// The most queues that can have settings of their own. It is below the number of records that a store lists, so that
 /// the list stays readable even when several managers add settings at once.
@@ -242,7 +253,7 @@ impl Manager {
     }
 
     /// Returns the policy for a queue's orphans, as this manager knows it. It must be called after
-    /// [`Manager::know_queues`]; changes by other managers are known within one second.
+    /// [`Manager::know_queues`]; changes by other managers are known within some seconds.
     #[must_use]
     pub fn orphan_policy_of(&self, queue: &QueueName) -> Option<OrphanPolicy> {
         self.shared.queue_settings.of(queue).orphan_policy
@@ -254,16 +265,36 @@ impl Manager {
     /// # Errors
     /// Returns why the settings cannot be read.
     pub async fn know_queues(&self) -> Result<(), ManagerError> {
-        self.shared.queue_settings.listed.get_or_try_init(|| self.list_queues()).await?;
+        self.shared.queue_settings.listed.get_or_try_init(|| self.list_settings()).await?;
         Ok(())
     }
 
-    async fn list_queues(&self) -> Result<(), StoreError> {
+    /// Reads the settings of all queues and all limits.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot list them.
+    pub(in crate::manager) async fn list_settings(&self) -> Result<(), StoreError> {
         self.shared.queue_settings.records.list().await?;
         // A pause that this manager knows of holds at once. A resumption does once the limits are known that were set
         // before it.
         self.publish_pauses();
         self.shared.limits.list_settings().await?;
+        self.publish_settings();
+        Ok(())
+    }
+
+    /// Reads the settings of these queues and these limits in real time, by the names of their records.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot read them.
+    pub(in crate::manager) async fn read_settings(
+        &self,
+        queues: &[RecordName],
+        limits: &[RecordName],
+    ) -> Result<(), StoreError> {
+        self.shared.queue_settings.records.read(queues).await?;
+        self.publish_pauses();
+        self.shared.limits.read_settings(limits).await?;
         self.publish_settings();
         Ok(())
     }
@@ -298,25 +329,33 @@ impl Manager {
 
     /// Runs the background task that reads the settings, and reads them again for changes by other managers.
     pub(crate) async fn keep_queues_known(&self) {
-        let mut failing = false;
+        let (mut failing, mut listed_at, mut is_any_silent) = (false, None::<Instant>, false);
         // Ends with the manager, or after the first read if only this manager can change the settings.
         loop {
-            let listed = match self.shared.queue_settings.listed.initialized() {
-                true => self.list_queues().await.map_err(ManagerError::from),
-                false => self.know_queues().await,
-            };
-            match listed {
-                Ok(()) if self.shared.store.is_exclusive() => return,
-                Ok(()) => failing = false,
-                Err(error) => {
-                    if !failing {
-                        warn!(%error, "cannot read the queues' settings; going by what is known of them");
+            let former = std::mem::replace(&mut is_any_silent, self.shared.changes.is_any_silent());
+            let list_after = if is_any_silent { LIST_OFTEN } else { LIST_EVERY };
+            // What the last of the silent ones has changed before it went is read once more.
+            let has_gone = former && !is_any_silent;
+            if has_gone || listed_at.is_none_or(|at| at.elapsed() >= list_after) {
+                let listed = match self.shared.queue_settings.listed.initialized() {
+                    true => self.list_settings().await.map_err(ManagerError::from),
+                    false => self.know_queues().await,
+                };
+                match listed {
+                    Ok(()) if self.shared.store.is_exclusive() => return,
+                    Ok(()) => (failing, listed_at) = (false, Some(Instant::now())),
+                    Err(error) => {
+                        if !failing {
+                            warn!(%error, "cannot read the queues' settings; going by what is known of them");
+                        }
+                        failing = true;
                     }
-                    failing = true;
                 }
             }
+            self.know_changes(if self.has_workers() { RENEWED_AFTER } else { RENEWED_AT_REST_AFTER }).await;
+            self.tell_rest().await;
             tokio::select! {
-                () = tokio::time::sleep(LIST_EVERY) => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
                 () = self.shared.stopping.cancelled() => return,
             }
         }
@@ -337,8 +376,11 @@ impl Manager {
             }
             Ok((!after.is_default()).then_some(after))
         };
-        let settings = records.change(&RecordName::from(queue), decide).await?;
+        let name = RecordName::from(queue);
+        let announcement = self.announce_change(Topic::Queues, &name);
+        let settings = records.change(&name, decide).await?;
         self.publish_settings();
+        self.tell_of(announcement).await;
         Ok(settings.map(|settings| (*settings).clone()).unwrap_or_default())
     }
 }

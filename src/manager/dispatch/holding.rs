@@ -49,6 +49,25 @@ impl Dispatch {
         self.wake_if_sooner(&mut board, &resumed, now);
     }
 
+    /// Returns those of these candidates whose queues are not held back. The others go back.
+    pub(in crate::manager) fn not_held_back(&self, mut candidates: Vec<Versioned>) -> Vec<Versioned> {
+        let paused: Vec<Versioned> = {
+            let board = self.shared.board.lock();
+            let is_paused = |candidate: &mut Versioned| board.paused.contains(&candidate.job.spec.queue);
+            if board.paused.is_empty() { Vec::new() } else { candidates.extract_if(.., is_paused).collect() }
+        };
+        if !paused.is_empty() {
+            self.put_back(paused);
+        }
+        candidates
+    }
+
+    /// Returns whether a claim waits for a queue that is not one of the system's own.
+    pub(in crate::manager) fn has_workers_waiting(&self) -> bool {
+        let board = self.shared.board.lock();
+        board.waited_for().any(|(queue, _)| !queue.is_internal())
+    }
+
     /// Holds back the jobs of these queues as well.
     pub(in crate::manager) fn hold_back_too(&self, paused: impl Iterator<Item = QueueName>) {
         self.shared.board.lock().paused.extend(paused);

@@ -36,7 +36,7 @@ use slots::Fate;
 use tokens::Spent;
 pub use urgent::Urgent;
 
-use crate::job::{Job, JobId, LimitName, LimitScope, State};
+use crate::job::{Job, JobId, LimitName, LimitScope, RecordName, State};
 use crate::manager::Manager;
 use crate::store::{StoreError, Versioned};
 
@@ -63,6 +63,14 @@ impl Limits {
     /// [`StoreError`] when the store cannot list them.
     pub(super) async fn list_settings(&self) -> Result<(), StoreError> {
         self.settings.list().await
+    }
+
+    /// Reads the limits of these records in real time.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot read them.
+    pub(super) async fn read_settings(&self, names: &[RecordName]) -> Result<(), StoreError> {
+        self.settings.read(names).await
     }
 }
 

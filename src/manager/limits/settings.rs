@@ -13,8 +13,9 @@ use super::bucket::Rate;
 use super::documents::{Under, record_name};
 use super::urgent::Urgent;
 use crate::clock::Timestamp;
-use crate::job::{Actor, Fence, Job, JobId, LimitName, MAX_CONCURRENT, Priority};
+use crate::job::{Actor, Fence, Job, JobId, LimitName, MAX_CONCURRENT, Priority, RecordName};
 use crate::manager::Manager;
+use crate::manager::changes::Topic;
 use crate::manager::request::{Caller, ManagerError};
 use crate::store::record::CachedRecords;
 use crate::store::{RecordKind, Store, StoreError};
@@ -180,6 +181,18 @@ impl LimitSettingsCache {
         Ok(())
     }
 
+    /// Reads the limits of these records in real time.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot read them.
+    pub(in crate::manager) async fn read(&self, names: &[RecordName]) -> Result<(), StoreError> {
+        if !names.is_empty() {
+            self.records.read(names).await?;
+            self.publish();
+        }
+        Ok(())
+    }
+
     fn publish(&self) {
         self.records.publish(|all| {
             let by_name: HashMap<_, _> = all.into_iter().map(|(_, set)| (set.limit.clone(), set)).collect();
@@ -308,8 +321,11 @@ impl Manager {
             }
             Ok(after)
         };
-        let set = settings.records.change(&record_name(limit), decide).await?;
+        let name = record_name(limit);
+        let announcement = self.announce_change(Topic::Limits, &name);
+        let set = settings.records.change(&name, decide).await?;
         settings.publish();
+        self.tell_of(announcement).await;
         Ok(set)
     }
 }

@@ -20,6 +20,7 @@ use crate::job::{Change, Claim, Fence, Job, Lease, Refusal, State};
 use crate::store::{StoreError, Versioned, WriteError};
 
 use crate::manager::Manager;
+use crate::manager::changes::CLAIMED_WITHIN;
 use crate::manager::claimant::{Claimant, Claimed, Turn};
 use crate::manager::dispatch::{Handed, Offer, Wish};
 use crate::manager::request::{ClaimRequest, Finish, ManagerError, Outcome};
@@ -261,13 +262,22 @@ impl Manager {
         candidates: Vec<Versioned>,
         request: &ClaimRequest,
     ) -> (Vec<Versioned>, Option<ManagerError>) {
-        let candidates = self.in_order(candidates).await;
+        let candidates = self.in_order(self.still_open(candidates).await).await;
         let (candidates, slots) = self.within_limits(candidates).await;
         let decided = self.decide_claims(candidates, request);
         let results = self.write_in_task(decided.iter().map(DecidedClaim::write).collect()).await;
         let (claimed, failure) = self.settle_claims(decided, results);
         slots.settle(&claimed);
         (claimed, failure)
+    }
+
+    /// Returns those of these candidates whose queues nobody has paused, here or elsewhere. The others go back.
+    pub(super) async fn still_open(&self, candidates: Vec<Versioned>) -> Vec<Versioned> {
+        if self.shared.store.is_exclusive() {
+            return candidates;
+        }
+        self.know_changes(CLAIMED_WITHIN).await;
+        self.shared.dispatch.not_held_back(candidates)
     }
 
     /// Records the results of the writes of claims. Returns what [`Manager::claim_all`] does.

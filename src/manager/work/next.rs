@@ -86,7 +86,7 @@ impl Manager {
             drop(offer);
             return (self.finish(worker, finishes).await, Ok(Claimed::none()));
         };
-        let (candidates, slots) = self.within_limits(offer.take()).await;
+        let (candidates, slots) = self.within_limits(self.still_open(offer.take()).await).await;
         let decided = self.decide_claims(candidates, &claimant.request);
         let mut along = Along { writes: decided.iter().map(|claim| claim.write()).collect(), ..Along::default() };
         let results = self.finish_along(worker, finishes, &mut along).await;

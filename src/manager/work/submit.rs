@@ -10,6 +10,7 @@ use crate::job::{Body, Fingerprint, Job, JobId, JobSpec, Json, NewBody};
 use crate::store::{Versioned, WriteError};
 
 use crate::manager::Manager;
+use crate::manager::changes::CLAIMED_WITHIN;
 use crate::manager::request::{Caller, Duplicate, JobView, ManagerError, NewJob, Submitted};
 use crate::manager::work::handover::Handover;
 use crate::manager::work::write::JobWrite;
@@ -80,6 +81,9 @@ impl Manager {
     ) -> Vec<Option<Result<Versioned, WriteError>>> {
         for (place, ready) in prepared.iter_mut().filter(|ready| ready.refusal.is_none()).enumerate() {
             ready.place = place;
+        }
+        if self.waiting_claims() > 0 {
+            self.know_changes(CLAIMED_WITHIN).await;
         }
         let handovers = self.claim_for_waiting(prepared, now);
         let writes = prepared.iter().filter(|ready| ready.refusal.is_none()).map(Prepared::write).collect();

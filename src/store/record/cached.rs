@@ -172,6 +172,34 @@ impl<T: Serialize + DeserializeOwned + PartialEq + Send + Sync> CachedRecords<T>
         Ok(())
     }
 
+    /// Reads these records in real time and updates the cache.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot read the records, or when one of them cannot be read.
+    pub async fn read(&self, names: &[RecordName]) -> Result<(), StoreError> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        // What another task writes meanwhile is not taken for removed.
+        let before: Vec<Option<Version>> = {
+            let known = self.known.read();
+            names.iter().map(|name| known.0.get(name).map(|entry| entry.version)).collect()
+        };
+        let keys: Vec<RecordKey> = names.iter().map(|name| RecordKey::new(self.kind, name.clone())).collect();
+        let found = self.store.records_of(&keys).await?;
+        let read = |record: Option<Record>| record.map(|record| Ok((Arc::new(record.read()?), record.version)));
+        let found = found.into_iter().map(|record| read(record).transpose());
+        let found = found.collect::<Result<Vec<_>, StoreError>>()?;
+        let mut known = self.known.write();
+        for ((name, before), found) in names.iter().zip(before).zip(found) {
+            match found {
+                Some((value, version)) => known.learn(name, Some(value), version),
+                None => known.is_missing(name, before),
+            }
+        }
+        Ok(())
+    }
+
     /// Changes the record `name` as [`change_record`] does, and makes the change visible to the lists of others.
     ///
     /// # Errors
@@ -222,6 +250,14 @@ impl<T> Known<T> {
         }
     }
 
+    /// Takes note that a read in real time did not find a record, unless it was written since `before` was known of it.
+    fn is_missing(&mut self, name: &RecordName, before: Option<Version>) {
+        if let Some(known) = self.0.get_mut(name).filter(|known| Some(known.version) == before) {
+            // A list under way may still show it.
+            (known.value, known.certain_until) = (None, Some(Instant::now() + LAG));
+        }
+    }
+
     /// Updates the cache from a list, except where the list lags.
     fn take_over(&mut self, listed: Vec<(RecordName, T, Version)>, now: Instant) {
         let shown: HashSet<&RecordName> = listed.iter().map(|(name, ..)| name).collect();
@@ -262,6 +298,20 @@ mod tests {
         known.learn(&name("removed"), None, version(8));
         known.take_over(vec![(name("removed"), 2, version(8))], Instant::now());
         assert_eq!(values(&known), [("new".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn what_a_read_does_not_find_is_removed_unless_it_was_written_since() {
+        let mut known = known();
+        known.learn(&name("a"), Some(Arc::new(1)), version(7));
+        known.is_missing(&name("a"), Some(version(6)));
+        assert_eq!(values(&known), [("a".to_owned(), 1)]);
+        known.is_missing(&name("a"), Some(version(7)));
+        assert!(values(&known).is_empty());
+        known.take_over(vec![(name("a"), 1, version(7))], Instant::now());
+        assert!(values(&known).is_empty(), "a list that lags does not bring it back");
+        known.take_over(vec![(name("a"), 2, version(8))], Instant::now());
+        assert_eq!(values(&known), [("a".to_owned(), 2)]);
     }
 
     #[test]
