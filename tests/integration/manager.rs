@@ -604,6 +604,7 @@ async fn queues_show_their_depth_by_state(site: Site) {
 mod admin;
 mod amend;
 mod capacity;
+mod changes;
 mod claims;
 mod events;
 mod fairness;
