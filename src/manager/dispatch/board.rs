@@ -12,6 +12,7 @@ use super::held::Held;
 use super::lane::{DispatchConfig, HORIZON, LANE_IDLE, Lane, WaiterId};
 use super::open_queues::OpenQueues;
 use super::queue_turns::QueueTurns;
+use super::quiet::Overviews;
 use super::room::{Walk, Wish, meets};
 use super::shares::Members;
 use super::turns::{Rule, Turns};
@@ -51,6 +52,8 @@ pub(super) struct Board<Handed> {
     pub(super) held: Held,
     /// Whether a claim is to be served again, since a lane leaves to the store what did not suit it.
     pub(super) looks_behind: bool,
+    /// When overviews were made.
+    pub(super) overviews: Overviews,
     /// The clock of the lanes.
     pub(super) clock: Option<Arc<dyn Clock>>,
     /// When the background loop plans to wake up.
@@ -97,6 +100,7 @@ impl<Handed> Default for Board<Handed> {
             queue_turns: QueueTurns::default(),
             held: Held::default(),
             looks_behind: false,
+            overviews: Overviews::default(),
             clock: None,
             wake_at: None,
         }
@@ -390,6 +394,8 @@ impl<Handed> Board<Handed> {
     }
 
     pub(super) fn next_wake(&self, now: Timestamp, config: &DispatchConfig) -> Timestamp {
-        self.waited_for().map(|(_, lane)| lane.next_wake(now, config)).min().unwrap_or_else(|| now.plus(LANE_IDLE))
+        let of_lanes = self.waited_for().map(|(_, lane)| lane.next_wake(now, config));
+        let next = of_lanes.chain(self.next_overview(now, config)).min();
+        next.map_or_else(|| now.plus(LANE_IDLE), |next| next.max(now))
     }
 }

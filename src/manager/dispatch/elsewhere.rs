@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Dispatch;
 use super::board::{Board, may_suit};
-use super::lane::{Lane, PATIENCE};
+use super::lane::Lane;
 use super::shares::Members;
 use super::taking_kinds::waited_for;
 use crate::clock::Timestamp;
@@ -50,6 +50,13 @@ const HELPED_WITH: usize = 125;
 const ELSEWHERE_EVERY: Duration = Duration::from_secs(1);
 const HELP_EVERY: Duration = Duration::from_millis(250);
 
+/// How much longer a job of another manager's partition must have been due than the own ones, to be handed out here.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a search's hits in a partition are doubted after a claim for one of its jobs met another manager's: longer
+/// than a search shows what was written before.
+const DOUBT: Duration = Duration::from_secs(3);
+
 impl LookElsewhere {
     /// Returns a search for the most urgent jobs.
     fn for_urgent(due_by: Timestamp, partitions: PartitionSet, purpose: Purpose) -> Self {
@@ -58,6 +65,61 @@ impl LookElsewhere {
 }
 
 impl Lane {
+    /// Returns whether a job of another's partition that was just written here is handed out here, since a claim waits
+    /// in vain or the own jobs are less urgent. Others would find it by a search only.
+    pub(super) fn wants_at_once(&self, job: &Job, now: Timestamp) -> bool {
+        job.is_due(now)
+            && match self.first_wanted() {
+                None => !self.waiting.is_empty(),
+                Some(own) => job.spec.priority > own.spec.priority,
+            }
+    }
+
+    /// Returns whether a job of another's partition may be handed out before the own ones: it is more urgent than the
+    /// first of them, or has been due for [`PATIENCE`] longer; without own ones that anybody wants, it has been due for
+    /// that long.
+    pub(super) fn lets_in(&self, job: &Job, now: Timestamp) -> bool {
+        let long_due = job.run_at.plus(PATIENCE);
+        match self.first_wanted() {
+            None => long_due <= now,
+            Some(own) if own.spec.priority == job.spec.priority => long_due <= own.run_at,
+            Some(own) => job.spec.priority > own.spec.priority,
+        }
+    }
+
+    /// Returns the first due job; `None` while claims wait, since then they have no room for any of the due ones.
+    pub(super) fn first_wanted(&self) -> Option<&Job> {
+        self.due.first_key_value().map(|(_, first)| &*first.job).filter(|_| self.waiting.is_empty())
+    }
+
+    /// Drops the jobs of others' partitions that were let in.
+    pub(super) fn drop_foreign(&mut self) {
+        for id in std::mem::take(&mut self.foreign) {
+            self.remove(&id);
+        }
+    }
+
+    /// Drops all jobs of others' partitions, and makes the lane one that is to be searched for.
+    pub(super) fn keep_own(&mut self) {
+        self.drop_foreign();
+        let own = self.shares.own;
+        self.drop_where(|job| !own.contains(job.partition()));
+        self.unknown();
+    }
+
+    /// Drops the jobs of a partition in which a claim met another manager's: who holds some of them is handing out the
+    /// others as well.
+    pub(super) fn yield_partition(&mut self, partition: Partition, now: Timestamp) {
+        self.met_others_in.retain(|_, at| now.since(*at) < DOUBT);
+        self.met_others_in.insert(partition, now);
+        self.drop_where(|job| job.partition() == partition);
+    }
+
+    /// Returns whether what a search shows of the job is to be read again before it is believed.
+    pub(super) fn is_doubtful(&self, job: &Job, now: Timestamp) -> bool {
+        !self.shares.has(job) || self.met_others_in.get(&job.partition()).is_some_and(|at| now.since(*at) < DOUBT)
+    }
+
     /// Returns when the store is to be searched for jobs of others' partitions; `None` for at once.
     pub(super) fn next_look_elsewhere(&self) -> Option<Timestamp> {
         let is_in_vain = !self.waiting.is_empty();

@@ -256,6 +256,16 @@ impl Held {
         rows.flat_map(|(_, row)| row.jobs.values().map(|held| &*held.job))
     }
 
+    /// Returns the queues of whose jobs searches leave some out, since the store may have more of them than are held.
+    pub(super) fn queues_with_more(&self) -> HashSet<QueueName> {
+        let with_more = self.by.iter().filter(|(_, row)| row.has_more);
+        let queue = |(by, row): (&HeldBy, &Row)| match by {
+            HeldBy::Limit(_, queue) => Some(queue.clone()),
+            HeldBy::Line(_) => Some(row.jobs.first_key_value()?.1.job.spec.queue.clone()),
+        };
+        with_more.filter_map(queue).collect()
+    }
+
     /// Returns the lines of which hardly any jobs are left here while the store may have more.
     pub(super) fn lines_run_out(&self) -> impl Iterator<Item = &OrderingKey> {
         self.by.iter().filter_map(|(by, row)| match by {

@@ -14,6 +14,7 @@ use super::first_search::FirstSearch;
 use super::kinds::LaneKinds;
 use super::left_out::LeftOut;
 use super::offers::LaneOffers;
+use super::quiet::Shown;
 use super::shares::Shares;
 use super::turns::{Rule, Turns};
 use crate::clock::{Clock, Timestamp};
@@ -40,13 +41,6 @@ const OWNERS_EVERY: Duration = Duration::from_secs(1);
 /// The most jobs that a search finds when it starts again before those ahead of it have come to their end: it is only
 /// to find those that others added.
 pub(super) const RESTART_PAGE: usize = 200;
-
-/// How much longer a job of another manager's partition must have been due than the own ones, to be handed out here.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-
-/// How long a search's hits in a partition are doubted after a claim for one of its jobs met another manager's: longer
-/// than a search shows what was written before.
-const DOUBT: Duration = Duration::from_secs(3);
 
 /// How long a lane is kept after the last claim that named its queue.
 pub(super) const LANE_IDLE: Duration = Duration::from_secs(300);
@@ -104,6 +98,8 @@ pub(super) struct Lane {
     /// When the store was last searched for jobs of others' partitions, and how often.
     pub(super) looked_elsewhere: Option<Timestamp>,
     pub(super) looks_elsewhere: u32,
+    /// What overviews have shown of the queue.
+    pub(super) shown: Shown,
     /// The partitions in which a claim met another manager's, and when.
     pub(super) met_others_in: BTreeMap<Partition, Timestamp>,
     /// The time from which on jobs that become due may be missing.
@@ -242,62 +238,7 @@ impl Lane {
         }
     }
 
-    /// Returns whether a job of another's partition that was just written here is handed out here, since a claim waits
-    /// in vain or the own jobs are less urgent. Others would find it by a search only.
-    pub(super) fn wants_at_once(&self, job: &Job, now: Timestamp) -> bool {
-        job.is_due(now)
-            && match self.first_wanted() {
-                None => !self.waiting.is_empty(),
-                Some(own) => job.spec.priority > own.spec.priority,
-            }
-    }
-
-    /// Returns whether a job of another's partition may be handed out before the own ones: it is more urgent than the
-    /// first of them, or has been due for [`PATIENCE`] longer; without own ones that anybody wants, it has been due for
-    /// that long.
-    pub(super) fn lets_in(&self, job: &Job, now: Timestamp) -> bool {
-        let long_due = job.run_at.plus(PATIENCE);
-        match self.first_wanted() {
-            None => long_due <= now,
-            Some(own) if own.spec.priority == job.spec.priority => long_due <= own.run_at,
-            Some(own) => job.spec.priority > own.spec.priority,
-        }
-    }
-
-    /// Returns the first due job; `None` while claims wait, since then they have no room for any of the due ones.
-    pub(super) fn first_wanted(&self) -> Option<&Job> {
-        self.due.first_key_value().map(|(_, first)| &*first.job).filter(|_| self.waiting.is_empty())
-    }
-
-    /// Drops the jobs of others' partitions that were let in.
-    pub(super) fn drop_foreign(&mut self) {
-        for id in std::mem::take(&mut self.foreign) {
-            self.remove(&id);
-        }
-    }
-
-    /// Drops all jobs of others' partitions, and makes the lane one that is to be searched for.
-    pub(super) fn keep_own(&mut self) {
-        self.drop_foreign();
-        let own = self.shares.own;
-        self.drop_where(|job| !own.contains(job.partition()));
-        self.unknown();
-    }
-
-    /// Drops the jobs of a partition in which a claim met another manager's: who holds some of them is handing out the
-    /// others as well.
-    pub(super) fn yield_partition(&mut self, partition: Partition, now: Timestamp) {
-        self.met_others_in.retain(|_, at| now.since(*at) < DOUBT);
-        self.met_others_in.insert(partition, now);
-        self.drop_where(|job| job.partition() == partition);
-    }
-
-    /// Returns whether what a search shows of the job is to be read again before it is believed.
-    pub(super) fn is_doubtful(&self, job: &Job, now: Timestamp) -> bool {
-        !self.shares.has(job) || self.met_others_in.get(&job.partition()).is_some_and(|at| now.since(*at) < DOUBT)
-    }
-
-    fn drop_where(&mut self, is_lost: impl Fn(&Job) -> bool) {
+    pub(super) fn drop_where(&mut self, is_lost: impl Fn(&Job) -> bool) {
         let beyond = self.kinds.iter().flat_map(|kinds| kinds.beyond());
         let candidates = self.due.values().chain(self.later.values()).chain(beyond).map(|candidate| &candidate.job);
         let lost: Vec<JobId> = candidates.filter(|job| is_lost(job)).map(|job| job.id.clone()).collect();
@@ -433,7 +374,7 @@ impl Lane {
         wants_due || (!rests && self.needs_later(now, config))
     }
 
-    fn may_go_on(&self) -> bool {
+    pub(super) fn may_go_on(&self) -> bool {
         self.resume.is_some() || self.turns.as_ref().is_some_and(|turns| turns.may_go_on())
     }
 
@@ -462,7 +403,7 @@ impl Lane {
     }
 
     pub(super) fn next_wake(&self, now: Timestamp, config: &DispatchConfig) -> Timestamp {
-        if self.needs_search(now, config) {
+        if self.needs_search_of_its_own(now, config) {
             return now;
         }
         let mut wake = self.known_until.minus(HORIZON_MARGIN);
@@ -477,10 +418,12 @@ impl Lane {
         if let Some(((run_at, _), _)) = self.later.first_key_value() {
             wake = wake.min(*run_at);
         }
-        if let (Some(interval), Some(looked_up_at)) = (config.poll_interval, self.looked_up_at) {
+        let is_searched_alone = !self.is_quiet(now);
+        if let (Some(interval), Some(looked_up_at), true) = (config.poll_interval, self.looked_up_at, is_searched_alone)
+        {
             wake = wake.min(looked_up_at.plus(interval));
         }
-        if let Some(at) = self.next_look_elsewhere().filter(|_| !self.shares.has_all()) {
+        if let Some(at) = self.next_look_elsewhere().filter(|_| is_searched_alone && !self.shares.has_all()) {
             wake = wake.min(at);
         }
         wake = wake.min(self.next_look_for_kinds().unwrap_or(now));

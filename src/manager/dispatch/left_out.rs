@@ -23,6 +23,11 @@ pub(super) struct OfRequirement {
 }
 
 impl LeftOut {
+    /// Returns whether anything is left to the store.
+    pub(super) fn has_any(&self) -> bool {
+        self.is_wanted || !self.by.is_empty()
+    }
+
     /// Returns what jobs require that are left to the store.
     pub(super) fn requirements(&self) -> impl Iterator<Item = &Requirement> {
         self.by.iter().map(|of| &of.requirement)

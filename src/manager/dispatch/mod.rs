@@ -23,7 +23,9 @@ mod level;
 mod offers;
 mod open_queues;
 mod order;
+mod overview;
 mod queue_turns;
+mod quiet;
 mod refill;
 mod reserve;
 mod room;
@@ -51,6 +53,7 @@ pub(super) use held::MOST_HELD;
 pub(super) use lane::DispatchConfig;
 use lane::{HORIZON, Lane, MOMENT, RESTART, RESTART_PAGE, WaiterId};
 pub(super) use order::{Order, Unit};
+use quiet::Overview;
 pub(super) use reserve::Reservation;
 pub(super) use room::{Resources, Wish, fits, meets};
 use room::{STEPS_PER_CLAIM, STEPS_PER_SERVING, SameOffer};
@@ -156,12 +159,14 @@ pub(super) struct LookupResult {
     pub(super) later: Vec<Versioned>,
 }
 
-/// The work of the background loop now, and the time of its next round.
-pub(super) struct Plan {
+/// The work of the background loop now.
+struct Plan {
     /// The queues for which the store must be searched: claims wait for them, or soon would.
-    pub(super) lookups: Vec<QueueName>,
+    lookups: Vec<QueueName>,
+    /// The search for all queues that claims wait for, if it is due.
+    overview: Option<Overview>,
     /// The latest time of the next plan.
-    pub(super) wake_at: Timestamp,
+    wake_at: Timestamp,
 }
 
 impl Dispatch {
@@ -228,6 +233,7 @@ impl Dispatch {
         let (given, hand) = oneshot::channel();
         board.wait(id, Waiter { claimant: claimant.clone(), hand: given });
         self.wake_if_sooner(&mut board, wish.queues, now);
+        self.wake_for_overview(&mut board, now);
         Err(WaitingClaim { id, dispatch: self.clone(), hand })
     }
 
@@ -373,7 +379,8 @@ impl Dispatch {
     }
 
     /// Hands out the candidates that have become due, removes idle lanes, and returns the plan of the background loop.
-    pub(super) fn plan(&self) -> Plan {
+    fn plan(&self) -> Plan {
+        let overview = self.begin_overview();
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         let waited_for: Vec<QueueName> = board.waited_for().map(|(queue, _)| queue.clone()).collect();
@@ -384,17 +391,13 @@ impl Dispatch {
         let config = &self.shared.config;
         let needs_search = |queue: &QueueName, lane: &Lane| match lane.waiting.is_empty() {
             true => board.is_to_go_on(queue, now, config),
-            false => !board.paused.contains(queue) && lane.needs_search(now, config),
+            false => !board.paused.contains(queue) && lane.needs_search_of_its_own(now, config),
         };
-        let lookups: Vec<QueueName> = board
-            .lanes
-            .iter()
-            .filter(|(queue, lane)| needs_search(queue, lane))
-            .map(|(queue, _)| queue.clone())
-            .collect();
+        let searched = board.lanes.iter().filter(|(queue, lane)| needs_search(queue, lane));
+        let lookups: Vec<QueueName> = searched.map(|(queue, _)| queue.clone()).collect();
         let wake_at = board.next_wake(now, config);
         board.wake_at = Some(wake_at);
-        Plan { lookups, wake_at }
+        Plan { lookups, overview, wake_at }
     }
 
     /// Waits until [`Dispatch::plan`] must be called sooner than planned.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use tracing::{debug, warn};
 
 use crate::job::{JobId, JobState, Owner, QueueName};
@@ -62,11 +62,20 @@ impl Dispatch {
 
     /// Returns the queues for which the store must be searched before a claim can be answered with no jobs.
     pub(in crate::manager) fn stale<'a>(&self, queues: &'a [QueueName]) -> Vec<&'a QueueName> {
+        self.to_be_searched(queues, false)
+    }
+
+    /// Returns the queues for which the store must be searched before a claim takes jobs, or is answered with none. One
+    /// that waits is served by the next overview too.
+    pub(super) fn to_be_searched<'a>(&self, queues: &'a [QueueName], waits: bool) -> Vec<&'a QueueName> {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
         board.touch(queues, now);
         let mut needs_lookup = |queue: &QueueName| {
-            !board.paused.contains(queue) && board.lane(queue).needs_search(now, &self.shared.config)
+            let lane = board.lane(queue);
+            let is_known = waits && lane.was_quiet_lately(now, &self.shared.config);
+            let needs_search = !is_known && lane.needs_search(now, &self.shared.config);
+            !board.paused.contains(queue) && needs_search
         };
         queues.iter().filter(|queue| needs_lookup(queue)).collect()
     }
@@ -94,14 +103,14 @@ impl Manager {
         for queue in self.shared.dispatch.first_searched_for(queues) {
             drop(self.shared.dispatch.lookup_lock(queue).lock().await);
         }
-        if let Err(error) = self.refresh_candidates(queues).await {
+        if let Err(error) = self.refresh_candidates(queues, false).await {
             debug!(%error, "cannot search the queues of a claim; going by what is known of them");
         }
     }
 
-    /// Searches the store for those of `queues` whose lanes may lack due jobs.
-    pub(crate) async fn refresh_candidates(&self, queues: &[QueueName]) -> Result<(), StoreError> {
-        for queue in self.shared.dispatch.stale(queues) {
+    /// Searches the store for those of `queues` whose lanes may lack due jobs, for a claim that waits or does not.
+    pub(crate) async fn refresh_candidates(&self, queues: &[QueueName], waits: bool) -> Result<(), StoreError> {
+        for queue in self.shared.dispatch.to_be_searched(queues, waits) {
             // Where the claim is dropped that made it, others wait for the search.
             let turn = self.shared.dispatch.lookup_lock(queue).lock_owned().await;
             let (manager, queue) = (self.clone(), queue.clone());
@@ -295,14 +304,23 @@ impl Manager {
         // Ends with the manager.
         loop {
             let plan = self.shared.dispatch.plan();
+            let is_overview = plan.overview.is_some();
             let mut failure = None;
-            for some in plan.lookups.chunks(LOOKUPS_AT_ONCE) {
-                let results = join_all(some.iter().map(|queue| self.look_up(queue))).await;
-                failure = failure.or_else(|| results.into_iter().find_map(Result::err));
-            }
+            let looking_over = async {
+                if let Some(overview) = plan.overview {
+                    self.look_over(overview).await;
+                }
+            };
+            let looking_up = async {
+                for some in plan.lookups.chunks(LOOKUPS_AT_ONCE) {
+                    let results = join_all(some.iter().map(|queue| self.look_up(queue))).await;
+                    failure = failure.take().or_else(|| results.into_iter().find_map(Result::err));
+                }
+            };
+            join(looking_over, looking_up).await;
             let rest = match &failure {
                 Some(_) => REST_AFTER_FAILURE,
-                None if !plan.lookups.is_empty() => SHORTEST_SLEEP,
+                None if is_overview || !plan.lookups.is_empty() => SHORTEST_SLEEP,
                 None => plan.wake_at.since(self.shared.clock.now()).clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
             };
             if let Some(error) = &failure

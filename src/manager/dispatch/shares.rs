@@ -78,6 +78,11 @@ impl Members {
         self.others.iter().filter_map(move |other| Some((other, with_workers(other)?)))
     }
 
+    /// Returns whether every other manager has workers for the queue.
+    pub(super) fn all_others_take(&self, queue: &QueueName) -> bool {
+        self.others.iter().all(|other| other.workers.get(queue).is_some_and(|workers| *workers > 0))
+    }
+
     /// Returns the shares of the queue's partitions.
     ///
     /// While no manager is sure that the others know of its workers, as when many begin at once, each has what is its

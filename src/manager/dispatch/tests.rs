@@ -489,6 +489,7 @@ fn later_jobs_that_there_was_no_room_for_are_searched_for_when_the_last_known_on
 mod claims;
 mod elsewhere;
 mod kinds;
+mod overview;
 mod queue_order;
 mod reserve;
 mod searches;

@@ -151,7 +151,7 @@ impl Manager {
         if let Some(offer) = dispatch.take(&wish) {
             return Ok(Some(Handed::Offer(offer)));
         }
-        self.refresh_candidates(queues).await?;
+        self.refresh_candidates(queues, !claimant.request.wait.is_zero()).await?;
         if claimant.request.wait.is_zero() {
             if let Some(offer) = dispatch.take(&wish) {
                 return Ok(Some(Handed::Offer(offer)));
