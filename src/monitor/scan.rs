@@ -20,10 +20,13 @@ use super::vigil::Vigil;
 use crate::clock::{AwakeInstant, AwakeTime, Timestamp};
 use crate::job::{Change, Job, JobId, JobState, OrphanPolicy, QueueName};
 use crate::manager::{Manager, ManagerError};
-use crate::query::{Filter, SortField, SortKey};
+use crate::query::{Direction, Filter, Search, Sort, SortField, SortKey};
 
 /// The most pages that one run reads.
 const MAX_PAGES: usize = 20;
+/// How far ahead scans for expired leases look in a shared store that have found nothing, and how long none follows
+/// then. A lease that is written meanwhile expires later than that, and is taken from its worker after a grace.
+const REST: Duration = Duration::from_secs(3);
 /// The most actions that one run takes on one job.
 const MAX_ACTIONS: usize = 3;
 
@@ -100,6 +103,15 @@ struct LookAhead {
     at: Timestamp,
 }
 
+/// Why scans for expired leases are left out for a while.
+#[derive(Clone, Default)]
+struct Rest {
+    /// Whether the last one found nothing.
+    was_empty: bool,
+    /// The times between which no lease expires.
+    between: Option<(Timestamp, Timestamp)>,
+}
+
 /// What a look at jobs that were written ahead of this clock goes by; another one finds other jobs, or does more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Course {
@@ -124,6 +136,9 @@ pub struct Scans {
     resume: Mutex<HashMap<Scan, SortKey>>,
     /// The look at jobs that were written ahead of this clock.
     ahead: Mutex<LookAhead>,
+    /// Whether a search costs other processes something, so that none is made in vain.
+    is_shared: bool,
+    rest: Mutex<Rest>,
 }
 
 impl Scans {
@@ -142,6 +157,8 @@ impl Scans {
             vigil: Arc::default(),
             resume: Mutex::default(),
             ahead: Mutex::default(),
+            is_shared: !own_store,
+            rest: Mutex::default(),
         }
     }
 
@@ -189,6 +206,9 @@ impl Scans {
         // A queue's own orphan policy decides what happens to its jobs.
         self.manager.know_queues().await?;
         let mut report = Report::default();
+        if scan == Scan::Recovery && self.is_shared && self.rests(now).await? {
+            return Ok(report);
+        }
         if scan == Scan::Watch {
             self.look_ahead(now, may_act, &mut report).await?;
         }
@@ -202,7 +222,24 @@ impl Scans {
             report.is_behind_since(reached);
             self.resume.lock().insert(scan, key.clone());
         }
+        if scan == Scan::Recovery {
+            self.rest.lock().was_empty = report.looked_at == 0;
+        }
         Ok(report)
+    }
+
+    /// Returns whether no lease has expired, since none was to when that was last looked for.
+    async fn rests(&self, now: Timestamp) -> Result<bool, ManagerError> {
+        let Rest { was_empty, between } = self.rest.lock().clone();
+        if between.is_some_and(|(from, until)| from <= now && now < until) || !was_empty {
+            return Ok(was_empty);
+        }
+        let until = now.plus(REST);
+        let sort = Sort::By(SortField::WatchAt, Direction::Ascending);
+        let next = Search { filter: Scan::Recovery.filter(until), sort, after: None, limit: 1 };
+        let was_empty = self.manager.search(&next).await?.is_empty();
+        *self.rest.lock() = Rest { was_empty, between: was_empty.then_some((now, until)) };
+        Ok(was_empty)
     }
 
     /// Acts on the jobs that were written ahead of this clock, whose next check is to come as well: on so many in one

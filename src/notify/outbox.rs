@@ -20,6 +20,8 @@ use crate::store::{Sought, Store, StoreError};
 const PAGE: usize = 500;
 /// The most pages that one search period reads; the next period continues.
 const MAX_PAGES: usize = 20;
+/// Every how many periods forgotten outboxes are searched for.
+const SEARCH_EVERY: u32 = 8;
 /// The age of a notice, in periods, after which other processes than its writer hand it on.
 const FORGOTTEN_AFTER: u32 = 3;
 
@@ -39,29 +41,39 @@ impl Outbox {
     pub(super) async fn run(self, stopping: CancellationToken) {
         let mut period = tokio::time::interval(self.config.period);
         period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut failing = false;
+        // What a process has left that ended before this one began is searched for at once.
+        let (mut failing, mut periods, mut searches) = (false, 0_u32, 1_u32);
         loop {
             let done = tokio::select! {
                 () = stopping.cancelled() => return,
                 ids = self.manager.pending_notices() => self.hand_on(&ids).await,
-                _ = period.tick() => self.catch_up().await,
+                _ = period.tick() => {
+                    periods = periods.wrapping_add(1);
+                    let is_to_search = searches > 0 || periods.is_multiple_of(SEARCH_EVERY);
+                    let caught_up = self.catch_up(is_to_search).await;
+                    caught_up.map(|is_cut_off| searches = if is_cut_off { 1 } else { searches.saturating_sub(1) })
+                }
             };
             match done {
-                Ok(()) => failing = false,
-                // Logged once; the remaining outboxes are tried again in every period.
-                Err(error) if !failing => {
-                    failing = true;
-                    tracing::warn!(%error, "notifications wait for the store");
+                Ok(()) => failing &= searches > 0,
+                // Logged once; the remaining outboxes are tried again in every period until they count as forgotten.
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(%error, "notifications wait for the store");
+                    }
+                    (failing, searches) = (true, FORGOTTEN_AFTER + 1);
                 }
-                Err(_) => {}
             }
         }
     }
 
-    /// Reads subscriptions that other processes have changed, and hands on forgotten outboxes, which a process leaves
-    /// when it dies between a write and its notifications.
-    async fn catch_up(&self) -> Result<(), ManagerError> {
+    /// Reads subscriptions that other processes have changed, and, if it is to search, hands on forgotten outboxes,
+    /// which a process leaves when it dies between a write and its notifications. Returns whether more are left.
+    async fn catch_up(&self, is_to_search: bool) -> Result<bool, ManagerError> {
         self.subscriptions.refresh().await?;
+        if !is_to_search {
+            return Ok(false);
+        }
         let before = self.clock.now().minus(self.config.period * FORGOTTEN_AFTER);
         let filter = Filter { pending_notices: Some(true), watch_at_most: Some(before), ..Filter::default() };
         let sort = Sort::By(SortField::WatchAt, Direction::Ascending);
@@ -72,11 +84,11 @@ impl Outbox {
             let ids: Vec<JobId> = found.iter().map(|found| found.job.id.clone()).collect();
             self.hand_on(&ids).await?;
             if found.len() < PAGE {
-                break;
+                return Ok(false);
             }
             after = found.last().map(|last| sort.key(&last.job));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Submits the deliveries of the jobs' notices, and then removes the notices whose deliveries were all submitted.

@@ -13,7 +13,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::lag::Lags;
@@ -21,8 +23,8 @@ use super::trigger::{self, Trigger};
 use super::troubles::Troubles;
 use crate::clock::ticks::{EVERY_SECOND, Moment, Ticks, TicksError};
 use crate::clock::{Clock, Timestamp};
-use crate::job::QueueName;
-use crate::manager::{Caller, Manager, ManagerError, NewJob};
+use crate::job::{PartitionSet, QueueName};
+use crate::manager::{Caller, Manager, ManagerError, NewJob, Topic};
 use crate::notify::ScheduleNotifier;
 use crate::schedule::{Course, LOADED_AHEAD, Occasion, Plan, SCHEDULER, Schedule, plan};
 use crate::store::{DueSchedules, Refresh, ScheduleWrite, Store, StoreError, StoredSchedule};
@@ -33,6 +35,44 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const MAX_TRIGGERS: usize = 100;
 /// How many triggers are submitted with one call.
 const BATCH: usize = 10_000;
+
+/// How far a look reaches that has found nothing, and how long none follows it then.
+const REST: Duration = Duration::from_secs(4);
+/// How long after a change of schedules a look may not find it yet.
+const UNSEEN: Duration = Duration::from_secs(3);
+
+/// What a loader goes by that makes no looks for a while.
+#[derive(Clone, Copy, PartialEq)]
+struct Basis {
+    partitions: PartitionSet,
+    /// The number of the changes of schedules that are known.
+    changes: u64,
+}
+
+/// Why a loader makes no looks for a while: nothing is due, and nothing has changed since.
+#[derive(Default)]
+pub(super) struct Rest {
+    basis: Option<(Basis, Instant)>,
+    /// Whether the last look found nothing.
+    was_empty: bool,
+    /// The times between which nothing is looked for.
+    between: Option<(Timestamp, Timestamp)>,
+}
+
+impl Rest {
+    /// Takes over what a look goes by now. Returns whether none is needed.
+    fn is_needless(&mut self, basis: Option<Basis>, now: Timestamp) -> bool {
+        if self.basis.map(|(known, _)| known) != basis {
+            *self = Self { basis: basis.map(|basis| (basis, Instant::now())), ..Self::default() };
+        }
+        self.between.is_some_and(|(from, until)| from <= now && now < until)
+    }
+
+    /// Returns whether one may begin: a look finds all that was changed, and the last one found nothing.
+    fn may_begin(&self) -> bool {
+        self.was_empty && self.basis.is_some_and(|(_, since)| since.elapsed() >= UNSEEN)
+    }
+}
 
 /// The loader of one process.
 pub(super) struct Loader {
@@ -46,6 +86,7 @@ pub(super) struct Loader {
     pub(super) lags: Lags,
     pub(super) notifier: ScheduleNotifier,
     pub(super) troubles: Troubles,
+    pub(super) rest: Mutex<Rest>,
 }
 
 /// A schedule of a page, with what follows for it.
@@ -144,9 +185,24 @@ impl Loader {
             self.lags.show(&[], now);
             return Ok(Page::default());
         }
+        let basis = self.manager.changes_of(Topic::Schedules).map(|changes| Basis { partitions, changes });
+        if self.rest.lock().is_needless(basis, now) {
+            self.lags.show(&[], now);
+            return Ok(Page::default());
+        }
+        // One search for what is due a little later is enough where there is nothing.
+        if self.rest.lock().may_begin() {
+            let later = DueSchedules { partitions, until: until.plus(REST), limit: 1 };
+            if self.store.due_schedules(&later).await?.is_empty() {
+                self.rest.lock().between = Some((now, now.plus(REST)));
+                self.lags.show(&[], now);
+                return Ok(Page::default());
+            }
+        }
         let due = DueSchedules { partitions, until, limit: self.page };
         let found = self.store.due_schedules(&due).await?;
         let page = found.len();
+        self.rest.lock().was_empty = page == 0;
         self.lags.show(&found, now);
         let mut loaded: Vec<Loaded> = found.into_iter().map(|found| Loaded::of(found, now, until)).collect();
         self.make_triggers(caller, &mut loaded).await;

@@ -33,6 +33,7 @@ mod troubles;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -105,6 +106,7 @@ impl Scheduler {
             lags: Lags::new(),
             notifier: notifier.clone(),
             troubles: troubles.clone(),
+            rest: Mutex::default(),
         };
         let actions = Actions { executor, hosts: Hosts::new(slots, places) };
         let overlaps = Overlaps { manager: manager.clone() };
