@@ -1,6 +1,7 @@
 //! The reasons why a call has no complete answer.
 
 use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use super::target::RefusedTarget;
@@ -22,9 +23,12 @@ pub enum CallError {
         /// The resolver's error.
         reason: String,
     },
-    /// No connection could be made: no server listens, or TLS failed. The request was not sent.
+    /// No connection could be made: no server listens. The request was not sent.
     #[error("no connection: {0}")]
     Unreachable(String),
+    /// A server took the connection, and TLS failed. The request was not sent.
+    #[error("no connection: {0}")]
+    NoTls(String),
     /// The answer was not complete within this time. The request may have been carried out.
     #[error("no whole answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
@@ -43,29 +47,50 @@ impl CallError {
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::Refused(_) | Self::Unsendable(_) => false,
-            Self::Unresolvable { .. } | Self::Unreachable(_) | Self::TimedOut(_) | Self::Broken(_) | Self::Busy => true,
+            Self::Unresolvable { .. } | Self::Unreachable(_) | Self::NoTls(_) => true,
+            Self::TimedOut(_) | Self::Broken(_) | Self::Busy => true,
         }
     }
 
     /// Classifies the HTTP client's error.
     pub(super) fn of(error: &reqwest::Error) -> Self {
-        let mut innermost: &dyn Error = error;
+        let (mut innermost, mut is_connected): (&dyn Error, bool) = (error, false);
         // The loop ends with the chain of causes.
         while let Some(cause) = innermost.source() {
             // The error comes from the checked resolver.
             if let Some(unresolved) = cause.downcast_ref::<Self>() {
                 return unresolved.clone();
             }
+            is_connected |= cause.downcast_ref::<io::Error>().is_some_and(is_of_a_connection);
             innermost = cause;
         }
         // The outermost message has the URL in it, the innermost says what happened.
         let reason = if innermost.is::<reqwest::Error>() { "unknown".to_owned() } else { innermost.to_string() };
         if error.is_builder() {
             Self::Unsendable(reason)
+        } else if error.is_connect() && is_connected {
+            Self::NoTls(reason)
         } else if error.is_connect() {
             Self::Unreachable(reason)
         } else {
             Self::Broken(reason)
         }
     }
+}
+
+/// Returns whether an error while connecting came after the connection itself: from what was sent over it, or its end.
+fn is_of_a_connection(error: &io::Error) -> bool {
+    // An error that wraps another shows the cause of that one as its own.
+    let mut inner = error;
+    while let Some(wrapped) = inner.get_ref().and_then(|wrapped| wrapped.downcast_ref::<io::Error>()) {
+        inner = wrapped;
+    }
+    let kinds = [
+        io::ErrorKind::InvalidData,
+        io::ErrorKind::UnexpectedEof,
+        io::ErrorKind::ConnectionReset,
+        io::ErrorKind::ConnectionAborted,
+        io::ErrorKind::BrokenPipe,
+    ];
+    kinds.contains(&inner.kind())
 }

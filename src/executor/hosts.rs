@@ -45,12 +45,15 @@ pub(crate) enum Admission {
     Call(Call),
     /// Be put off: the host or the party has as many calls as it may.
     Later(Duration),
+    /// Be put off: the host has not answered for some time, and another call finds out whether it does again.
+    Trying(Duration),
     /// Fail without a call: the host has not answered for some time, and is called again after this long.
     Down(Duration),
 }
 
 /// Who wants to call a host.
 pub(crate) struct Caller<'a> {
+    /// The origin of what is called: another scheme at the same port is another server, or none.
     pub(crate) host: &'a str,
     pub(crate) party: Party,
     /// How late its calls may begin. With the smallest of those that wait, the host is called again the sooner.
@@ -89,6 +92,7 @@ struct Host {
 struct Waiting {
     number: u64,
     party: Party,
+    margin: Duration,
     /// When it began. A call begins no earlier.
     since: Timestamp,
     turn: oneshot::Sender<Call>,
@@ -131,8 +135,8 @@ impl Hosts {
         Self { called: Arc::new(Mutex::new(called)) }
     }
 
-    /// Takes a place at a host, for which it waits for [`TURN`] at the most, and not beyond the caller's end. Of a host
-    /// that does not answer, one call at a time finds out whether it does again.
+    /// Takes a place at a host, for which it waits for [`TURN`] at the most, and not beyond the caller's end. A host that
+    /// does not answer has calls that find out whether it does again, which those that wait make in turn.
     pub(crate) async fn admit(&self, caller: &Caller<'_>, clock: &dyn Clock) -> Admission {
         let mut turn = match self.find(caller, clock.now()) {
             Found::Place(call) => return Admission::Call(call),
@@ -155,7 +159,87 @@ impl Hosts {
 
     fn find(&self, caller: &Caller<'_>, now: Timestamp) -> Found {
         let mut called = self.called.lock();
-        let Called { most, free, hosts, waits } = &mut *called;
+        // Those that wait to find out go first.
+        let not_taken = called.hand_on_tries(caller.host, now, &self.called);
+        let found = called.find(caller, now, &self.called);
+        drop(called);
+        // Each of them gives back its place.
+        drop(not_taken);
+        found
+    }
+
+    /// Ends a call, with what it has heard of the host.
+    pub(crate) fn ended(&self, call: Call, heard: Heard, now: Timestamp) {
+        let mut called = self.called.lock();
+        let most = called.most;
+        if let Some(host) = called.hosts.get_mut(&call.host) {
+            host.breaker.heard(&call.party, call.known, heard, now);
+            if heard == Heard::Answer {
+                let at_first = call.known.is_try().then(|| most.div_ceil(FIRST_PART));
+                let more = || host.most.map(|most| most + 1);
+                host.most = at_first.or_else(more).filter(|now| *now < most);
+            }
+        }
+        drop(called);
+        let host = call.host.clone();
+        drop(call);
+        let mut called = self.called.lock();
+        let not_taken = called.hand_on_tries(&host, now, &self.called);
+        drop(called);
+        drop(not_taken);
+    }
+}
+
+impl Host {
+    fn is_called(&self) -> bool {
+        self.shares.all() > 0 || !self.waiting.is_empty()
+    }
+
+    /// Returns whether a party may take a place of this host, while so many are `free`.
+    fn has_room_for(&self, party: &Party, free: usize, most: usize) -> bool {
+        let (taken, most) = (self.shares.all(), self.most.unwrap_or(most));
+        may_take(taken, free, most) && self.shares.may_take(party, (most - taken).min(free))
+    }
+
+    fn begin(
+        &mut self,
+        (host, party): (&str, Party),
+        is_try: bool,
+        now: Timestamp,
+        called: &Arc<Mutex<Called>>,
+    ) -> Call {
+        self.shares.take(&party);
+        let known = self.breaker.begin(&party, is_try, now);
+        Call { host: host.to_owned(), party, known, called: Arc::clone(called) }
+    }
+
+    /// Takes out the wait whose turn it is: that of the party with the fewest places, of those who may take one.
+    fn next(&mut self, free: usize, most: usize) -> Option<Waiting> {
+        // The place of the wait is free as soon as it has ended.
+        let may_go =
+            |one: &Waiting| self.breaker.is_closed_for(&one.party) && self.has_room_for(&one.party, free + 1, most);
+        let place = self.first(may_go)?;
+        Some(self.waiting.remove(place))
+    }
+
+    /// Takes out the wait of one that is to find out whether the host answers again.
+    fn next_try(&mut self, free: usize, most: usize, now: Timestamp) -> Option<Waiting> {
+        if !self.breaker.may_be_open() || !may_take(self.shares.all(), free + 1, most) {
+            return None;
+        }
+        let place = self.first(|one| self.breaker.look_again(&one.party, one.margin, now) == Look::Try)?;
+        Some(self.waiting.remove(place))
+    }
+
+    fn first(&self, may_go: impl Fn(&Waiting) -> bool) -> Option<usize> {
+        let waiting = self.waiting.iter().enumerate().filter(|(_, one)| !one.turn.is_closed() && may_go(one));
+        waiting.min_by_key(|(_, one)| (self.shares.of(&one.party), one.number)).map(|(place, _)| place)
+    }
+}
+
+impl Called {
+    fn find(&mut self, caller: &Caller<'_>, now: Timestamp, called: &Arc<Mutex<Self>>) -> Found {
+        let Self { most, free, hosts, waits } = self;
         if hosts.len() >= REMEMBERED {
             hosts.retain(|_, host| host.is_called() || host.breaker.is_recent(now));
         }
@@ -172,7 +256,7 @@ impl Hosts {
         };
         if may {
             *free -= 1;
-            return Found::Place(host.begin(caller, looked == Look::Try, now, &self.called));
+            return Found::Place(host.begin((caller.host, caller.party.clone()), looked == Look::Try, now, called));
         }
         if host.waiting.len() >= *free / 2 {
             return Found::None(put_off(looked));
@@ -180,67 +264,31 @@ impl Hosts {
         *free -= 1;
         *waits += 1;
         let (number, (turn, comes)) = (*waits, oneshot::channel());
-        host.waiting.push(Waiting { number, party: caller.party.clone(), since: now, turn });
-        let turn = Turn { host: caller.host.to_owned(), number, called: Arc::clone(&self.called), comes };
+        let (party, margin) = (caller.party.clone(), caller.margin);
+        host.waiting.push(Waiting { number, party, margin, since: now, turn });
+        let turn = Turn { host: caller.host.to_owned(), number, called: Arc::clone(called), comes };
         Found::Full(turn, looked)
     }
 
-    /// Ends a call, with what it has heard of the host.
-    pub(crate) fn ended(&self, call: Call, heard: Heard, now: Timestamp) {
-        let mut called = self.called.lock();
-        let most = called.most;
-        if let Some(host) = called.hosts.get_mut(&call.host) {
-            host.breaker.heard(&call.party, call.known, heard, now);
-            if heard == Heard::Answer {
-                let at_first = call.known.is_try.then(|| most.div_ceil(FIRST_PART));
-                let more = || host.most.map(|most| most + 1);
-                host.most = at_first.or_else(more).filter(|now| *now < most);
-            }
-        }
-        drop(called);
-        drop(call);
-    }
-}
-
-impl Host {
-    fn is_called(&self) -> bool {
-        self.shares.all() > 0 || !self.waiting.is_empty()
-    }
-
-    /// Returns whether a party may take a place of this host, while so many are `free`.
-    fn has_room_for(&self, party: &Party, free: usize, most: usize) -> bool {
-        let (taken, most) = (self.shares.all(), self.most.unwrap_or(most));
-        may_take(taken, free, most) && self.shares.may_take(party, (most - taken).min(free))
-    }
-
-    fn begin(&mut self, caller: &Caller<'_>, is_try: bool, now: Timestamp, called: &Arc<Mutex<Called>>) -> Call {
-        let (host, party) = (caller.host.to_owned(), caller.party.clone());
-        self.shares.take(&party);
-        let known = self.breaker.begin(&party, is_try, now);
-        Call { host, party, known, called: Arc::clone(called) }
-    }
-
-    /// Takes out the wait whose turn it is: that of the party with the fewest places, of those who may take one.
-    fn next(&mut self, free: usize, most: usize) -> Option<Waiting> {
-        let may_go = |one: &Waiting| {
-            // The place of the wait is free as soon as it has ended.
-            self.breaker.is_closed_for(&one.party) && self.has_room_for(&one.party, free + 1, most)
-        };
-        let waiting = self.waiting.iter().enumerate().filter(|(_, one)| !one.turn.is_closed() && may_go(one));
-        let (place, _) = waiting.min_by_key(|(_, one)| (self.shares.of(&one.party), one.number))?;
-        Some(self.waiting.remove(place))
-    }
-}
-
-impl Called {
     /// Gives the places of a host that are free to those that wait for them. Returns those that nobody took.
     fn hand_on(&mut self, name: &str, called: &Arc<Mutex<Self>>) -> Vec<Call> {
         let (mut not_taken, Self { most, free, hosts, .. }) = (Vec::new(), self);
         let Some(host) = hosts.get_mut(name) else { return not_taken };
         // Ends: each round takes out a wait, whose place the call has then.
         while let Some(Waiting { party, since, turn, .. }) = host.next(*free, *most) {
-            let caller = Caller { host: name, party, margin: Duration::ZERO, until: since };
-            not_taken.extend(turn.send(host.begin(&caller, false, since, called)).err());
+            not_taken.extend(turn.send(host.begin((name, party), false, since, called)).err());
+        }
+        not_taken
+    }
+
+    /// Lets those that wait find out whether a host answers again, as far as somebody is to. Returns the calls that
+    /// nobody took.
+    fn hand_on_tries(&mut self, name: &str, now: Timestamp, called: &Arc<Mutex<Self>>) -> Vec<Call> {
+        let (mut not_taken, Self { most, free, hosts, .. }) = (Vec::new(), self);
+        let Some(host) = hosts.get_mut(name) else { return not_taken };
+        // Ends: each round takes out a wait, whose place the call has then.
+        while let Some(Waiting { party, turn, .. }) = host.next_try(*free, *most, now) {
+            not_taken.extend(turn.send(host.begin((name, party), true, now, called)).err());
         }
         not_taken
     }
@@ -252,9 +300,7 @@ impl Drop for Call {
         called.free += 1;
         if let Some(host) = called.hosts.get_mut(&self.host) {
             host.shares.give_back(&self.party);
-            if self.known.is_try {
-                host.breaker.tried();
-            }
+            host.breaker.tried(&self.party, &self.known);
         }
         let not_taken = called.hand_on(&self.host, &self.called);
         drop(called);
@@ -278,7 +324,7 @@ impl Drop for Turn {
 /// Puts off a call that may not wait any longer.
 fn put_off(looked: Look) -> Admission {
     match looked {
-        Look::Trying | Look::Open(_) => Admission::Down(breaker::LEFT_ALONE),
+        Look::Trying | Look::Open(_) => Admission::Trying(later()),
         Look::Closed | Look::Try => Admission::Later(later()),
     }
 }

@@ -333,7 +333,7 @@ async fn failures_are_told_apart_and_their_messages_keep_the_url_to_themselves()
     let system = executor(private());
     for (executor, url, situation) in [
         (&system, format!("http://127.0.0.1:{port}/secret"), "Unreachable"),
-        (&system, format!("https://{}/secret", plain.address), "Unreachable"),
+        (&system, format!("https://{}/secret", plain.address), "NoTls"),
         (&system, format!("http://{}/secret", cut.address), "Broken"),
         (&system, format!("http://{}/secret", other.address), "Broken"),
         (&silent, "http://nowhere.example/secret".to_owned(), "Unresolvable"),

@@ -51,6 +51,7 @@ pub use names::{
     QueueName, RESERVED_ACTORS, RecordName, RequestId, ScheduleId, UniqueKey, WorkerId,
 };
 pub use notice::{Notice, NoticeFormat, NoticeTarget, NotifiableEvent};
+pub(crate) use oversight::LEASE_EXPIRED;
 pub use oversight::Recovery;
 pub use partition::{Partition, PartitionSet};
 pub use phase::Phase;

@@ -13,6 +13,9 @@ use super::state::{Attempt, JobError, Orphan, Running, State};
 use super::transition::{Change, Failure, Transition};
 use crate::clock::Timestamp;
 
+/// The code of the failure of an attempt whose lease has expired.
+pub(crate) const LEASE_EXPIRED: &str = "lease_expired";
+
 /// The terms on which a job is recovered from a worker whose lease has expired.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovery {
@@ -140,7 +143,7 @@ impl Job {
             OrphanPolicy::Fail => false,
             OrphanPolicy::Flag => return self.flag_orphan(actor, &message, true, now),
         };
-        let error = JobError { code: "lease_expired".to_owned(), message };
+        let error = JobError { code: LEASE_EXPIRED.to_owned(), message };
         let failure = Failure { error, retryable, retry_after: None, chance: recovery.chance };
         Ok(Change::To(Box::new(self.failed(&failure, EventName::Released, actor, now))))
     }

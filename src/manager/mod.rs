@@ -70,6 +70,7 @@ pub use request::{
 };
 pub use sessions::{MAX_SESSIONS, SESSION_LASTS, Session, SessionKey, Sessions};
 pub use work::bulk::{BULK_ORDER, BulkAction, BulkOrder, BulkPreview, BulkSelection};
+pub(crate) use work::claim::NOT_DELIVERED;
 pub use work::in_pages::{BULK_PAGE, BulkBounds, BulkReport};
 pub(crate) use work::in_pages::{BULK_SAMPLE, Fate, InPages};
 pub use work::recalls::{Recall, RecallReason};

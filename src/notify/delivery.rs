@@ -57,6 +57,15 @@ impl Addressee {
             Self::Target { url, format } => format!("{} {url}", format.as_str()),
         }
     }
+
+    /// Returns the name of those receivers that share places at their host as one. A job may name a URL of its own:
+    /// those of one owner at one host are one, however many they are.
+    fn party(&self, origin: &str) -> String {
+        match self {
+            Self::Subscription(_) => self.name(),
+            Self::Target { .. } => origin.to_owned(),
+        }
+    }
 }
 
 impl From<&NoticeTarget> for Addressee {
@@ -126,8 +135,8 @@ impl Handler for Deliver {
             let why = "the subscription is gone or switched off".to_owned();
             return Err(HandlerError::permanent("unsubscribed", why));
         };
-        let host = receiver.url.authority();
-        let party = Party::new(delivery.event.subject().owner.map(Owner::as_str), &delivery.to.name());
+        let host = receiver.url.origin();
+        let party = Party::new(delivery.event.subject().owner.map(Owner::as_str), &delivery.to.party(&host));
         // A delivery may be late: whether its host answers again is found out in time for that.
         let caller = Caller { host: &host, party, margin: Duration::MAX, until: Timestamp::MAX };
         let place = match self.hosts.admit(&caller, &*self.clock).await {
@@ -135,6 +144,10 @@ impl Handler for Deliver {
             Admission::Later(wait) => {
                 let why = format!("{} has as many calls as it may", receiver.url.host());
                 return Err(HandlerError::postponed("busy", why, wait));
+            }
+            Admission::Trying(wait) => {
+                let why = format!("another call finds out whether {} answers again", receiver.url.host());
+                return Err(HandlerError::postponed("down", why, wait));
             }
             Admission::Down(wait) => {
                 let why = format!("{} was not called: it does not answer", receiver.url.host());

@@ -142,6 +142,7 @@ impl Passed {
                 | CallError::Unsendable(_)
                 | CallError::Unresolvable { .. }
                 | CallError::Unreachable(_)
+                | CallError::NoTls(_)
                 | CallError::Busy,
             ) => Self::NotSent,
         }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 
+use super::earlier::put_off;
 use super::secrets::without_secrets;
 use super::trigger::Trigger;
 use crate::clock::{Clock, Timestamp};
@@ -55,7 +56,7 @@ pub(super) struct Placed {
 pub(super) enum Before {
     Placed(Box<Placed>),
     Ended(End),
-    /// Its margin of error is over.
+    /// Its margin of error is over, and this attempt has not begun it.
     Missed(MissReason),
 }
 
@@ -119,36 +120,31 @@ impl Actions {
             Ok(call) => call,
             Err(why) => return Ok(Before::Ended(End::Consumed { job_id: None, message: Some(why) })),
         };
-        let host = call.url.authority();
+        let (host, origin) = (call.url.authority(), call.url.origin());
         let party = Party::new(definition.owner.as_ref().map(Owner::as_str), schedule.id.as_str());
-        let caller = HostCaller { host: &host, party, margin: schedule.margin(), until: until.at };
+        let caller = HostCaller { host: &origin, party, margin: schedule.margin(), until: until.at };
         let (reason, wait) = match self.hosts.admit(&caller, clock).await {
             // The wait for a place may have been longer than it seemed, where the clock has gone on meanwhile.
             Admission::Call(_) if until.is_missed_then && clock.now() > until.at => (MissReason::Limit, Duration::ZERO),
             Admission::Call(place) => return Ok(Before::Placed(Box::new(Placed { call, place }))),
             Admission::Later(wait) => (MissReason::Limit, wait),
             // Rather looked after again than past its margin of error.
-            Admission::Down(wait) => (MissReason::HostDown, wait.min(LOOK_AGAIN)),
+            Admission::Trying(wait) | Admission::Down(wait) => (MissReason::HostDown, wait.min(LOOK_AGAIN)),
         };
         let left = until.at.since(clock.now());
-        let in_vain = |message| Ok(Before::Ended(End::Failed { job_id: None, message: Some(message) }));
         match reason {
-            _ if until.is_missed_then && left.is_zero() => match attempt.job.attempt {
-                0 | 1 => Ok(Before::Missed(reason)),
-                _ => in_vain(IN_VAIN.to_owned()),
-            },
+            _ if until.is_missed_then && left.is_zero() => Ok(Before::Missed(reason)),
             // One that may begin whenever its turn comes is not to wait for this host for ever.
             MissReason::HostDown if left.is_zero() => {
-                in_vain(format!("{host} did not answer until its margin of error was over"))
+                let message = format!("{host} did not answer until its margin of error was over");
+                Ok(Before::Ended(End::Failed { job_id: None, message: Some(message) }))
             }
             _ => {
                 let why = match reason {
                     MissReason::Limit => format!("{host} has as many calls as it may"),
                     MissReason::HostDown => format!("{host} does not answer"),
                 };
-                // Whoever looks at it after its margin of error finds the reason by its word.
-                let message = format!("{reason}: {why}");
-                Err(HandlerError::postponed(reason.as_str(), message, until.look_again_after(wait, left)))
+                Err(put_off(reason, why, until.look_again_after(wait, left)))
             }
         }
     }

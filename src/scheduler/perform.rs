@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::action::{Actions, Before, End, IN_VAIN, Until};
-use super::earlier::Earlier;
+use super::earlier::{BACKFILLS_ARE_FULL, CHANGED_BY_OTHERS, CLOCK_IS_OFF, Earlier, WAITS_FOR, put_off};
 use super::outcomes;
 use super::overlap::{Overlaps, Verdict};
 use super::trigger::{LATE, Performed, Trigger};
@@ -64,8 +64,7 @@ impl Handler for Perform {
 impl Perform {
     async fn perform(&self, trigger: &Trigger, attempt: &Attempt) -> Result<Performed, HandlerError> {
         if self.manager.clock_is_far_off() {
-            let why = "nobody knows whether it is due, since the clock is far off";
-            return Err(HandlerError::postponed("clock", why, LOOK_AGAIN));
+            return Err(HandlerError::postponed("clock", CLOCK_IS_OFF, LOOK_AGAIN));
         }
         let now = self.clock.now();
         let mut late = now.since(trigger.due_at);
@@ -96,7 +95,7 @@ impl Perform {
                         late = self.clock.now().since(trigger.due_at);
                         self.actions.call(schedule, trigger, *placed, (&*self.clock, until)).await?
                     }
-                    Before::Missed(reason) => return self.missed(&found, trigger, Some(reason)).await,
+                    Before::Missed(reason) => return self.judge_without_place(&found, trigger, attempt, reason).await,
                     Before::Ended(end) => end,
                 }
             }
@@ -132,9 +131,9 @@ impl Perform {
         late: Duration,
     ) -> Result<Option<Performed>, HandlerError> {
         let kind = found.schedule.definition.action.kind;
-        let has_begun = attempt.job.attempt > 1;
-        if has_begun && kind == ActionType::Job {
-            // What an earlier attempt has submitted is there, whatever has become of the process or of its answer.
+        if kind == ActionType::Job {
+            // What an earlier attempt has submitted is there, whatever has become of the process or of its answer, and
+            // whether that attempt counts or was given back.
             let due = [(trigger.due(), false)];
             let submitted = outcomes::submitted(&self.manager, &due).await.map_err(later)?;
             if let Some(performed) = submitted.into_iter().next().flatten() {
@@ -145,15 +144,36 @@ impl Perform {
         let performed = match Earlier::of(&self.manager, attempt).await.map_err(later)? {
             // It has begun in time, and may be done: the call is made again under its key, and its answer tells.
             Earlier::Died if kind == ActionType::Http => return Ok(None),
-            Earlier::Failed if has_begun => {
-                let performed = Performed::in_vain(late);
-                self.ended(found, TriggerEnd::GivenUp(performed.message.as_deref().unwrap_or_default())).await?;
-                performed
-            }
+            Earlier::Failed if attempt.job.attempt > 1 => self.in_vain(found, late).await?,
             Earlier::PutOff(reason) => self.missed(found, trigger, reason).await?,
             Earlier::Died | Earlier::Failed => self.missed(found, trigger, None).await?,
         };
         Ok(Some(performed))
+    }
+
+    /// Judges a trigger that has found no place until its margin of error was over, by what earlier attempts have come
+    /// to.
+    async fn judge_without_place(
+        &self,
+        found: &StoredSchedule,
+        trigger: &Trigger,
+        attempt: &Attempt,
+        reason: MissReason,
+    ) -> Result<Performed, HandlerError> {
+        match Earlier::of(&self.manager, attempt).await.map_err(later)? {
+            // It may be done: it goes on after its margin of error, as one does that is found only then.
+            Earlier::Died => Err(put_off(reason, reason.why(), LOOK_AGAIN)),
+            Earlier::Failed if attempt.job.attempt > 1 => {
+                self.in_vain(found, self.clock.now().since(trigger.due_at)).await
+            }
+            Earlier::Failed | Earlier::PutOff(_) => self.missed(found, trigger, Some(reason)).await,
+        }
+    }
+
+    /// Records that an action was tried until its margin of error was over.
+    async fn in_vain(&self, found: &StoredSchedule, late: Duration) -> Result<Performed, HandlerError> {
+        self.ended(found, TriggerEnd::GivenUp(IN_VAIN)).await?;
+        Ok(Performed::in_vain(late))
     }
 
     /// Returns whether a call was made that had no answer, or one that drives back.
@@ -191,7 +211,7 @@ impl Perform {
         match self.overlaps.judge(schedule, trigger).await.map_err(later)? {
             Verdict::Go => {}
             Verdict::Wait(job) => {
-                let why = format!("it waits for the end of {job}");
+                let why = format!("{WAITS_FOR} {job}");
                 return Err(HandlerError::postponed("overlap", why, LOOK_AGAIN));
             }
             Verdict::Skip(behind) => {
@@ -205,7 +225,7 @@ impl Perform {
 
     /// Takes one of the places for triggers of backfills.
     fn place_of_backfill(&self) -> Result<SemaphorePermit<'_>, HandlerError> {
-        let busy = || HandlerError::postponed("busy", "backfills have as many places as they may", BUSY);
+        let busy = || HandlerError::postponed("busy", BACKFILLS_ARE_FULL, BUSY);
         self.backfills.try_acquire().map_err(|_| busy())
     }
 
@@ -259,8 +279,7 @@ impl Perform {
             }
         }
         // This attempt has begun nothing: the trigger is judged again as it would have been now.
-        let why = "the schedule was changed by others again and again";
-        Err(HandlerError::postponed("contended", why, LOOK_AGAIN))
+        Err(HandlerError::postponed("contended", CHANGED_BY_OTHERS, LOOK_AGAIN))
     }
 
     /// Takes note of a change that was written.

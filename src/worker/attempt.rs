@@ -13,6 +13,9 @@ use crate::clock::{AwakeClock, Clock, LONGEST_STEP, SystemClock};
 use crate::job::Json;
 use crate::manager::Outcome;
 
+/// The reason of a release without an attempt.
+pub(crate) const NOT_BEGUN: &str = "the worker stops, and did not begin it";
+
 /// The handler's result or panic; `None` when it did not end in time.
 type Answer = Option<Result<Result<Option<Json>, HandlerError>, JoinError>>;
 
@@ -77,7 +80,8 @@ fn outcome(ending: Option<Ending>, answer: Answer, timeout: Option<Duration>) ->
         None => HandlerError::retryable("unresponsive", "the handler did not end when it was asked to"),
     };
     Some(match ending {
-        Some(Ending::WorkerStops) => given_back(),
+        // What the handler itself has put off had not begun.
+        Some(Ending::WorkerStops) if !failure.not_begun => given_back(),
         Some(Ending::Cancelled) => {
             HandlerError::permanent("cancelled", format!("ended as asked: {}", failure.message)).into()
         }
@@ -86,13 +90,18 @@ fn outcome(ending: Option<Ending>, answer: Answer, timeout: Option<Duration>) ->
             let message = format!("the attempt ran for longer than {limit} ms: {}", failure.message);
             HandlerError::retryable("timeout", message).into()
         }
-        Some(Ending::LeaseLost) | None => failure.into(),
+        Some(Ending::WorkerStops | Ending::LeaseLost) | None => failure.into(),
     })
 }
 
-/// Returns the outcome of an attempt that is ended because the worker stops.
-pub(super) fn given_back() -> Outcome {
+/// Returns the outcome of an attempt that is ended because the worker stops. It had begun, and may have done its work.
+fn given_back() -> Outcome {
     Outcome::Released { reason: "the worker stops".to_owned(), delay: Duration::ZERO }
+}
+
+/// Returns the outcome of a job that came to a worker that stops.
+pub(super) fn not_begun() -> Outcome {
+    Outcome::Released { reason: NOT_BEGUN.to_owned(), delay: Duration::ZERO }
 }
 
 fn panic_message(error: JoinError) -> String {

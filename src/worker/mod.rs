@@ -36,6 +36,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+pub(crate) use attempt::NOT_BEGUN;
 pub use handler::{Attempt, Ending, Handler, HandlerError};
 pub use output::{AttemptSink, NoOutput, OutputSink, ServiceOutput};
 pub use service::{Beat, ClaimedJob, FinishAnswer, Finished, JobService, PieceAnswer, ServiceError};
@@ -348,7 +349,7 @@ impl RunningWorker {
 
     /// Gives back a job that was not begun.
     async fn release(self: Arc<Self>, job: ClaimedJob) {
-        self.finishes.finish(Finish { id: job.id, fence: job.fence, outcome: attempt::given_back() }, None).await;
+        self.finishes.finish(Finish { id: job.id, fence: job.fence, outcome: attempt::not_begun() }, None).await;
     }
 
     async fn attempt(self: Arc<Self>, job: ClaimedJob, (attempt, ending): (Attempt, EndingHandle), slot: Slots) {

@@ -1,8 +1,12 @@
 //! Whether a host answers, and when one that does not is called again.
 //!
-//! A host to which no connection comes about is left alone by all. One that takes connections and does not answer in
-//! time may be slow on one path alone, or for those alone who wait for a short time: it is left alone by the parties
-//! whose own calls had no answer. An answer to any of them ends both.
+//! A host to which no connection comes about is left alone by all, and one call finds out for all. One that takes
+//! connections and does not answer in time may be slow on one path alone, or for those alone who wait for a short time:
+//! it is left alone by the parties whose own calls had no answer, and each of them finds out for itself. An answer to
+//! any of them ends both.
+//!
+//! A call that finds out and has no answer yet counts as one more that has failed: it puts off the next one, and no
+//! longer than that. So a call that hangs keeps nobody from calling a host that answers again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,6 +25,8 @@ pub(super) const LEFT_ALONE: Duration = Duration::from_secs(1);
 pub(super) const LEFT_ALONE_AT_MOST: Duration = Duration::from_secs(300);
 /// The part of the smallest margin of those that wait after which the host is called again at the latest.
 const PART: u32 = 4;
+/// Of how many parties failures are remembered for each host, beside those that find out.
+pub(super) const PARTIES: usize = 1_000;
 
 /// How a call has ended, as far as it says something about the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +46,7 @@ impl Heard {
     pub(crate) const fn of(outcome: &Result<HttpAnswer, CallError>) -> Self {
         match outcome {
             Ok(_) => Self::Answer,
-            Err(CallError::TimedOut(_) | CallError::Broken(_)) => Self::Silence,
+            Err(CallError::TimedOut(_) | CallError::Broken(_) | CallError::NoTls(_)) => Self::Silence,
             Err(CallError::Unresolvable { .. } | CallError::Unreachable(_)) => Self::NoConnection,
             Err(CallError::Refused(_) | CallError::Unsendable(_) | CallError::Busy) => Self::Nothing,
         }
@@ -52,7 +58,7 @@ impl Heard {
 pub(super) enum Look {
     /// It may call.
     Closed,
-    /// It may call, as the only one, to find out whether the host answers again.
+    /// It may call, to find out whether the host answers again.
     Try,
     /// Another one finds out.
     Trying,
@@ -65,77 +71,142 @@ pub(super) enum Look {
 pub(super) struct Known {
     failures: u32,
     own: u32,
+    answers: u64,
     at: Timestamp,
-    pub(super) is_try: bool,
+    tries: Option<For>,
+}
+
+impl Known {
+    /// Returns whether the call finds out whether the host answers again.
+    pub(super) const fn is_try(&self) -> bool {
+        self.tries.is_some()
+    }
+}
+
+/// For whom a call finds out whether the host answers again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    All,
+    Itself,
 }
 
 /// What is known of a host.
 #[derive(Default)]
 pub(super) struct Breaker {
-    /// The calls in a row that have failed.
+    /// The calls in a row that have failed, whoever made them, and when one ended last.
     failures: u32,
-    /// The latest of them in a row of which no connection came about.
-    unconnected: u32,
-    /// When the latest of them began, and when one ended last.
-    began_at: Timestamp,
     ended_at: Timestamp,
-    /// The smallest margin of those that wait since then.
-    smallest: Option<Duration>,
+    /// The latest of them in a row of which no connection came about.
+    unconnected: Failed,
     /// The parties whose calls have failed since the host last answered anybody.
     failed: HashMap<Party, Failed>,
-    is_trying: bool,
+    /// The smallest margin of those that wait since the last of the calls that have failed.
+    smallest: Option<Duration>,
+    /// How often it has answered.
+    answers: u64,
 }
 
-/// The failures of a party in a row, and when the last one began.
+/// The failures in a row of all or of a party, and the calls under way that find out.
 #[derive(Clone, Copy, Default)]
 struct Failed {
     failures: u32,
+    /// When the latest of them began, and when one ended last.
     began_at: Timestamp,
+    ended_at: Timestamp,
+    /// How many calls find out, and when the latest one began.
+    tries: u32,
+    tried_at: Timestamp,
+}
+
+impl Failed {
+    /// Returns what one may do that has had `spared` failures before it left the host alone.
+    fn look(&self, spared: u32, margin: Duration, now: Timestamp) -> Look {
+        let more = self.failures.saturating_sub(spared).saturating_add(self.tries);
+        let backoff = LEFT_ALONE.saturating_mul(1 << more.min(16)).min(LEFT_ALONE_AT_MOST);
+        let began_at = if self.tries > 0 { self.began_at.max(self.tried_at) } else { self.began_at };
+        let next = began_at.plus(backoff.min(margin / PART).max(LEFT_ALONE)).max(self.ended_at.plus(LEFT_ALONE));
+        match next.since(now) {
+            Duration::ZERO => Look::Try,
+            _ if self.tries > 0 => Look::Trying,
+            wait => Look::Open(wait),
+        }
+    }
+
+    /// Forgets times that are to come: the clock was set back since.
+    fn forget_times_ahead(&mut self, now: Timestamp) {
+        for at in [&mut self.began_at, &mut self.ended_at, &mut self.tried_at] {
+            // What two threads have read from the clock may be in another order.
+            if at.since(now) > LEFT_ALONE {
+                *at = Timestamp::default();
+            }
+        }
+    }
+
+    fn fail(&mut self, began_at: Timestamp, now: Timestamp) {
+        self.failures = self.failures.saturating_add(1);
+        (self.began_at, self.ended_at) = (self.began_at.max(began_at.min(now)), now);
+    }
 }
 
 impl Breaker {
+    /// Returns whether the host is left alone by all.
+    const fn is_open_for_all(&self) -> bool {
+        self.unconnected.failures >= FAILURES
+    }
+
+    /// Returns whether anybody leaves the host alone, or may.
+    pub(super) const fn may_be_open(&self) -> bool {
+        self.failures >= FAILURES
+    }
+
     /// Returns whether this party may call without finding out anything.
     pub(super) fn is_closed_for(&self, party: &Party) -> bool {
         let is_own = || self.failed.get(party).is_some_and(|failed| failed.failures >= OWN_FAILURES);
-        self.failures < FAILURES || !(self.unconnected >= FAILURES || is_own())
+        !self.may_be_open() || !(self.is_open_for_all() || is_own())
     }
 
     /// Returns whether something is to be remembered of the host at `now`.
     pub(super) fn is_recent(&self, now: Timestamp) -> bool {
-        self.failures >= FAILURES && now.since(self.ended_at) <= LEFT_ALONE_AT_MOST
+        let is_ahead = self.ended_at.since(now) > LEFT_ALONE;
+        self.may_be_open() && !is_ahead && now.since(self.ended_at) <= LEFT_ALONE_AT_MOST
     }
 
-    /// Returns whether a party may call that waits for this long at the most.
+    /// Returns whether a party may call that waits for this long at the most, and takes note of that.
     pub(super) fn look(&mut self, party: &Party, margin: Duration, now: Timestamp) -> Look {
         if self.is_closed_for(party) {
             return Look::Closed;
         }
-        let smallest = self.smallest.map_or(margin, |smallest| smallest.min(margin));
-        self.smallest = Some(smallest);
-        if self.is_trying {
-            return Look::Trying;
+        self.forget_times_ahead(party, now);
+        self.smallest = Some(self.smallest.map_or(margin, |smallest| smallest.min(margin)));
+        self.look_again(party, margin, now)
+    }
+
+    /// Returns whether a party may call that waits since it looked.
+    pub(super) fn look_again(&self, party: &Party, margin: Duration, now: Timestamp) -> Look {
+        if self.is_closed_for(party) {
+            return Look::Closed;
         }
         // What the host does to all counts from the last try of anybody, and else each has its own turn.
-        let (began_at, more, margin) = match self.failed.get(party) {
-            _ if self.unconnected >= FAILURES => (self.began_at, self.unconnected - FAILURES, smallest),
-            Some(failed) => (failed.began_at, failed.failures.saturating_sub(OWN_FAILURES), margin),
-            None => return Look::Closed,
-        };
-        let backoff = LEFT_ALONE.saturating_mul(1 << more.min(16)).min(LEFT_ALONE_AT_MOST);
-        let next = began_at.plus(backoff.min(margin / PART).max(LEFT_ALONE)).max(self.ended_at.plus(LEFT_ALONE));
-        // One that is further ahead is by a clock that was set back since.
-        match next.since(now) {
-            Duration::ZERO => Look::Try,
-            wait if wait > LEFT_ALONE_AT_MOST + LEFT_ALONE => Look::Try,
-            wait => Look::Open(wait),
+        match self.failed.get(party) {
+            _ if self.is_open_for_all() => {
+                let smallest = self.smallest.map_or(margin, |smallest| smallest.min(margin));
+                self.unconnected.look(FAILURES, smallest, now)
+            }
+            Some(failed) => failed.look(OWN_FAILURES, margin, now),
+            None => Look::Closed,
         }
     }
 
     /// Begins a call of a party.
     pub(super) fn begin(&mut self, party: &Party, is_try: bool, now: Timestamp) -> Known {
-        self.is_trying |= is_try;
         let own = self.failed.get(party).map_or(0, |failed| failed.failures);
-        Known { failures: self.failures, own, at: now, is_try }
+        let tries = is_try.then_some(if self.is_open_for_all() { For::All } else { For::Itself });
+        let known = Known { failures: self.failures, own, answers: self.answers, at: now, tries };
+        if let Some(failed) = self.tried_by(party, &known) {
+            failed.tries = failed.tries.saturating_add(1);
+            failed.tried_at = now;
+        }
+        known
     }
 
     /// Takes note of what a call has heard.
@@ -143,33 +214,84 @@ impl Breaker {
         let is_connected = match heard {
             Heard::Nothing => return,
             Heard::Answer => {
-                *self = Self { is_trying: self.is_trying, ..Self::default() };
+                *self = Self { answers: self.answers.wrapping_add(1), ..Self::default() };
                 return;
             }
             Heard::Silence => true,
             Heard::NoConnection => false,
         };
-        (self.began_at, self.ended_at) = (self.began_at.max(known.at), now);
-        // Calls that were under way together fail together: they are one failure.
-        if self.failures == known.failures {
+        self.forget_times_ahead(party, now);
+        self.ended_at = now;
+        // Calls that were under way together fail together: they are one failure. Those that find out began one by one.
+        let is_try = known.is_try() && known.answers == self.answers;
+        if is_try || self.failures == known.failures {
             self.failures = self.failures.saturating_add(1);
-            self.unconnected = if is_connected { 0 } else { self.unconnected.saturating_add(1) };
+            match is_connected {
+                // Those that find out go on, each for itself from now on.
+                true => self.unconnected = Failed { tries: self.unconnected.tries, ..Failed::default() },
+                false => self.unconnected.fail(known.at, now),
+            }
             // Those that wait say so again until the next try.
             self.smallest = None;
+        } else if !is_connected {
+            self.unconnected.ended_at = now;
+        }
+        if !self.failed.contains_key(party) {
+            self.make_room(now);
         }
         let failed = self.failed.entry(party.clone()).or_default();
-        if failed.failures == known.own {
-            *failed = Failed { failures: known.own.saturating_add(1), began_at: known.at };
+        match is_try || failed.failures == known.own {
+            true => failed.fail(known.at, now),
+            false => failed.ended_at = now,
+        }
+    }
+
+    /// Ends a call that finds out, whatever was heard.
+    pub(super) fn tried(&mut self, party: &Party, known: &Known) {
+        if let Some(failed) = self.tried_by(party, known) {
+            failed.tries = failed.tries.saturating_sub(1);
+        }
+    }
+
+    /// Returns that for which a call finds out, unless the host has answered since the call began.
+    fn tried_by(&mut self, party: &Party, known: &Known) -> Option<&mut Failed> {
+        match known.tries? {
+            _ if known.answers != self.answers => None,
+            For::All => Some(&mut self.unconnected),
+            For::Itself => self.failed.get_mut(party),
+        }
+    }
+
+    fn forget_times_ahead(&mut self, party: &Party, now: Timestamp) {
+        self.unconnected.forget_times_ahead(now);
+        if let Some(failed) = self.failed.get_mut(party) {
+            failed.forget_times_ahead(now);
+        }
+    }
+
+    /// Forgets parties that are too many: those that have not failed for long, and else the one that has not for longest.
+    fn make_room(&mut self, now: Timestamp) {
+        if self.failed.len() < PARTIES {
+            return;
+        }
+        let is_recent = |failed: &Failed| now.since(failed.ended_at) <= LEFT_ALONE_AT_MOST && failed.ended_at <= now;
+        self.failed.retain(|_, failed| failed.tries > 0 || is_recent(failed));
+        if self.failed.len() >= PARTIES {
+            let others = self.failed.iter().filter(|(_, failed)| failed.tries == 0);
+            let first = others.min_by_key(|(_, failed)| failed.ended_at).map(|(party, _)| party.clone());
+            if let Some(party) = first {
+                self.failed.remove(&party);
+            }
         }
     }
 
     #[cfg(test)]
-    pub(super) const fn is_idle(&self) -> bool {
-        !self.is_trying
+    pub(super) fn is_idle(&self) -> bool {
+        self.unconnected.tries == 0 && self.failed.values().all(|failed| failed.tries == 0)
     }
 
-    /// Ends a try, whatever was heard.
-    pub(super) fn tried(&mut self) {
-        self.is_trying = false;
+    #[cfg(test)]
+    pub(super) fn parties(&self) -> usize {
+        self.failed.len()
     }
 }

@@ -1,7 +1,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::breaker::{FAILURES, LEFT_ALONE, LEFT_ALONE_AT_MOST};
+use super::breaker::{FAILURES, LEFT_ALONE, LEFT_ALONE_AT_MOST, PARTIES};
 use super::*;
 use crate::clock::ManualClock;
 
@@ -28,7 +28,7 @@ async fn call(hosts: &Hosts, host: &str, clock: &ManualClock) -> Option<Call> {
 async fn call_as(hosts: &Hosts, host: &str, party: Party, clock: &ManualClock) -> Option<Call> {
     match admit(hosts, host, party, clock).await {
         Admission::Call(call) => Some(call),
-        Admission::Later(_) | Admission::Down(_) => None,
+        Admission::Later(_) | Admission::Trying(_) | Admission::Down(_) => None,
     }
 }
 
@@ -125,7 +125,7 @@ async fn schedules_with_short_time_limits_keep_nobody_else_from_calling_the_host
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_is_silent_to_all_is_called_by_one_at_a_time() {
+async fn of_a_silent_host_each_party_finds_out_for_itself_and_an_answer_to_one_lets_all_go_on() {
     let (hosts, clock) = (Hosts::new(512, 128), clock());
     for number in 0..8 {
         for _ in 0..2 {
@@ -133,11 +133,90 @@ async fn a_host_that_is_silent_to_all_is_called_by_one_at_a_time() {
         }
     }
     clock.advance(MARGIN);
-    let try_ = call_as(&hosts, "a", party("x", "1"), &clock).await.expect("one finds out");
-    let other = admit(&hosts, "a", party("x", "2"), &clock).await;
-    assert!(matches!(other, Admission::Down(_)));
-    hosts.ended(try_, Heard::Answer, clock.now());
+    let first = call_as(&hosts, "a", party("x", "1"), &clock).await.expect("one finds out");
+    assert!(matches!(admit(&hosts, "a", party("x", "1"), &clock).await, Admission::Trying(_)));
+    let other = call_as(&hosts, "a", party("x", "2"), &clock).await.expect("another one does as well");
+    hosts.ended(other, Heard::Silence, clock.now());
+    assert!(matches!(admit(&hosts, "a", party("x", "2"), &clock).await, Admission::Down(_)));
+    hosts.ended(first, Heard::Answer, clock.now());
     assert!(call_as(&hosts, "a", party("x", "2"), &clock).await.is_some(), "an answer to one lets all go on");
+}
+
+/// Calls of another owner that hang for a minute, and ever new ones that fail, kept the host closed for ever.
+#[tokio::test(start_paused = true)]
+async fn nothing_that_others_do_keeps_a_party_from_finding_out_that_a_host_is_back() {
+    let (hosts, clock) = (Hosts::new(512, 128), clock());
+    for _ in 0..FAILURES {
+        fail(&hosts, party("v", "s"), Heard::Silence, &clock).await;
+        clock.advance(LEFT_ALONE_AT_MOST);
+    }
+    for _ in 0..2 {
+        fail(&hosts, party("x", "hangs"), Heard::Silence, &clock).await;
+    }
+    let mut hanging = Vec::new();
+    for second in 0..60 {
+        for number in 0..4 {
+            hanging.extend(call_as(&hosts, "a", party("x", "hangs"), &clock).await);
+            if let Some(call) = call_as(&hosts, "a", party("x", &format!("{second}-{number}")), &clock).await {
+                hosts.ended(call, Heard::Silence, clock.now());
+            }
+        }
+        clock.advance(Duration::from_secs(1));
+        if second == 30 {
+            let call = call_as(&hosts, "a", party("v", "s"), &clock).await.expect("it finds out by itself");
+            drop(call);
+        }
+    }
+    assert!((5..=10).contains(&hanging.len()), "fewer and fewer of them find out: {}", hanging.len());
+}
+
+/// A call with a long time limit kept everybody from a host that took connections again.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_finds_out_and_hangs_puts_off_the_next_one_no_longer_than_a_failure() {
+    let (hosts, clock) = (Hosts::new(512, 128), clock());
+    for _ in 0..2 * FAILURES {
+        clock.advance(LEFT_ALONE_AT_MOST);
+        fail(&hosts, party("x", "s"), Heard::NoConnection, &clock).await;
+    }
+    clock.advance(LEFT_ALONE_AT_MOST);
+    let hangs = call_as(&hosts, "a", party("x", "s"), &clock).await.expect("it finds out");
+    clock.advance(MARGIN / 4 - Duration::from_secs(1));
+    assert!(matches!(admit(&hosts, "a", party("v", "s"), &clock).await, Admission::Trying(_)));
+    clock.advance(Duration::from_secs(1));
+    let other = call_as(&hosts, "a", party("v", "s"), &clock).await.expect("a quarter of its margin is over");
+    hosts.ended(other, Heard::Answer, clock.now());
+    assert!(call_as(&hosts, "a", party("w", "s"), &clock).await.is_some());
+    hosts.ended(hangs, Heard::Silence, clock.now());
+    assert!(call_as(&hosts, "a", party("w", "s"), &clock).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_wait_find_out_in_turn() {
+    let (hosts, clock) = (Arc::new(Hosts::new(512, 128)), Arc::new(clock()));
+    for _ in 0..FAILURES {
+        fail(&hosts, party("x", "s"), Heard::NoConnection, &clock).await;
+    }
+    clock.advance(LEFT_ALONE);
+    let first = call_as(&hosts, "a", party("x", "s"), &clock).await.expect("it finds out");
+    let wait = {
+        let (hosts, clock) = (Arc::clone(&hosts), Arc::clone(&clock));
+        tokio::spawn(async move { call_as(&hosts, "a", party("v", "s"), &clock).await })
+    };
+    tokio::task::yield_now().await;
+    // Nothing was sent, and the same party is back at once.
+    hosts.ended(first, Heard::Nothing, clock.now());
+    assert!(call_as(&hosts, "a", party("x", "s"), &clock).await.is_none(), "it was not its turn");
+    assert!(wait.await.expect("it ends").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_parties_whose_failures_are_remembered_are_bounded() {
+    let (hosts, clock) = (Hosts::new(512, 128), clock());
+    for number in 0..PARTIES + 100 {
+        clock.advance(Duration::from_millis(1));
+        fail(&hosts, party("x", &number.to_string()), Heard::Silence, &clock).await;
+    }
+    assert_eq!(hosts.called.lock().hosts["a"].breaker.parties(), PARTIES);
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +230,7 @@ async fn a_host_that_takes_no_connection_is_left_alone_and_called_by_one_at_a_ti
 
     clock.advance(LEFT_ALONE);
     let probe = call(&hosts, "a", &clock).await.expect("one call finds out");
-    assert!(matches!(admit(&hosts, "a", party("p", "t"), &clock).await, Admission::Down(_)));
+    assert!(matches!(admit(&hosts, "a", party("p", "t"), &clock).await, Admission::Trying(wait) if wait >= LATER));
     hosts.ended(probe, Heard::NoConnection, clock.now());
     let wait = 2 * LEFT_ALONE;
     assert!(matches!(admit(&hosts, "a", party("p", "t"), &clock).await, Admission::Down(left) if left == wait));
@@ -189,7 +268,7 @@ async fn the_smallest_margin_of_those_that_wait_says_when_a_host_is_called_again
                 hosts.ended(call, Heard::NoConnection, clock.now());
                 None
             }
-            Admission::Later(_) => panic!("there are places"),
+            Admission::Later(_) | Admission::Trying(_) => panic!("there are places, and nobody finds out"),
         }
     };
     for _ in 0..30 {
@@ -205,6 +284,7 @@ async fn the_smallest_margin_of_those_that_wait_says_when_a_host_is_called_again
     assert_eq!(wait(60).await, Some(Duration::from_secs(15)));
     clock.turn_back(Duration::from_secs(86_400));
     assert_eq!(wait(86_400).await, None, "the clock was set back");
+    assert_eq!(wait(60).await, Some(Duration::from_secs(15)), "and its new times count");
 }
 
 #[tokio::test(start_paused = true)]

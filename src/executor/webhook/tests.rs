@@ -436,6 +436,7 @@ fn what_is_refused_here_is_not_tried_again_and_what_fails_there_is() {
         CallError::Busy,
         CallError::TimedOut(Duration::from_secs(1)),
         CallError::Unreachable("refused".to_owned()),
+        CallError::NoTls("reset".to_owned()),
         CallError::Broken("reset".to_owned()),
     ] {
         assert_eq!(Verdict::of(&Err(error), time(NOW)), Verdict::Retry { after: None });

@@ -41,7 +41,7 @@ const MAX_LOST_OFFERS: usize = 100;
 const FIRST_SEARCH: Duration = Duration::from_secs(10);
 
 /// Why a job is released whose worker was not told of its claim.
-const NOT_DELIVERED: &str = "the claim's answer was not delivered";
+pub(crate) const NOT_DELIVERED: &str = "the claim's answer was not delivered";
 
 /// How often, and how far apart, the job of a claim with an unknown outcome is read.
 const RESOLVE_TRIES: u32 = 8;

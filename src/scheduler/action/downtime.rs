@@ -59,7 +59,7 @@ impl World {
                     continue;
                 }
                 Admission::Later(wait) => (MissReason::Limit, wait),
-                Admission::Down(wait) => (MissReason::HostDown, wait.min(LOOK_AGAIN)),
+                Admission::Trying(wait) | Admission::Down(wait) => (MissReason::HostDown, wait.min(LOOK_AGAIN)),
             };
             reason = Some(wait.0);
             sleep(until.look_again_after(wait.1, until.at.since(now))).await;
