@@ -135,8 +135,8 @@ impl Hosts {
         Self { called: Arc::new(Mutex::new(called)) }
     }
 
-    /// Takes a place at a host, for which it waits for [`TURN`] at the most, and not beyond the caller's end. A host that
-    /// does not answer has calls that find out whether it does again, which those that wait make in turn.
+    /// Takes a place at a host, for which it waits for [`TURN`] at the most, and not beyond the caller's end. Those
+    /// that wait at a host that does not answer find out in turn whether it does again.
     pub(crate) async fn admit(&self, caller: &Caller<'_>, clock: &dyn Clock) -> Admission {
         let mut turn = match self.find(caller, clock.now()) {
             Found::Place(call) => return Admission::Call(call),

@@ -208,3 +208,23 @@ fn dead(code: &str, message: String) -> HandlerError {
     tracing::warn!(code, why = %message, "a notification is not delivered; its job is kept as the dead letter");
     HandlerError::permanent(code, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Jobs with URLs of their own each had a breaker and a share of their own.
+    #[test]
+    fn targets_of_jobs_at_one_host_are_one_party_and_subscriptions_are_each_their_own() {
+        let party = |addressee: &Addressee| addressee.party("https://called.example");
+        let of_job = |path: &str| Addressee::Target {
+            url: format!("https://called.example/{path}"),
+            format: NoticeFormat::default(),
+        };
+        assert_eq!(party(&of_job("1")), party(&of_job("2")));
+        let [one, other] = ["1", "2"].map(|id| Addressee::Subscription(id.to_owned()));
+        assert_ne!(party(&one), party(&other));
+        assert_ne!(one.name(), other.name());
+        assert_ne!(of_job("1").name(), of_job("2").name(), "each is delivered to");
+    }
+}

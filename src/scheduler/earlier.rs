@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use crate::job::{EventName, History, LEASE_EXPIRED};
+use crate::job::{EventName, History, Job, LEASE_EXPIRED};
 use crate::manager::{Manager, ManagerError, NOT_DELIVERED};
 use crate::schedule::MissReason;
 use crate::worker::{Attempt, HandlerError, NOT_BEGUN};
@@ -30,9 +30,16 @@ pub(super) enum Earlier {
 
 impl Earlier {
     pub(super) async fn of(manager: &Manager, attempt: &Attempt) -> Result<Self, ManagerError> {
-        let job = manager.get(&attempt.job.id).await?.versioned.job;
-        let error = job.error.as_ref().map(|error| error.code.as_str());
-        Ok(Self::read(&job.history, error, attempt.job.attempt > 1))
+        Ok(Self::of_job(&manager.get(&attempt.job.id).await?.versioned.job, attempt.job.attempt > 1))
+    }
+
+    /// Returns whether an attempt of a trigger that is not running has begun, and may have been performed.
+    pub(super) fn has_begun(trigger: &Job) -> bool {
+        !matches!(Self::of_job(trigger, trigger.attempt.get() > 0), Self::PutOff(_))
+    }
+
+    fn of_job(job: &Job, has_begun: bool) -> Self {
+        Self::read(&job.history, job.error.as_ref().map(|error| error.code.as_str()), has_begun)
     }
 
     /// Reads a history, which lacks its middle where it is long, with the last failure and whether an attempt counts

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::backfill::MAX_DUE_TIMES;
+use super::earlier::Earlier;
 use super::trigger::{self, BACKFILL_LABEL, LATE, Performed, Trace};
 use crate::clock::{Timestamp, millis};
 use crate::job::{Due, Job, JobId, JobState, Json};
@@ -49,7 +50,7 @@ pub(super) async fn performed(
     for (place, JobView { versioned, result, .. }) in views.into_iter().enumerate() {
         performed.push(read(result));
         let job = &*versioned.job;
-        if job.state.name() == JobState::Expired && job.attempt.get() > 0 {
+        if job.state.name() == JobState::Expired && job.started_at.is_some() {
             let due = job.spec.due.as_deref().cloned();
             not_reported.extend(due.map(|due| (place, (due, job.spec.labels.contains_key(BACKFILL_LABEL)))));
         }
@@ -207,7 +208,7 @@ pub(super) fn outcome_of(trigger: &Job) -> Outcome {
         JobState::Completed => Outcome::Fired,
         JobState::Failed => Outcome::Failed,
         JobState::Cancelled => Outcome::Skipped,
-        JobState::Expired if trigger.attempt.get() > 0 => Outcome::Failed,
+        JobState::Expired if Earlier::has_begun(trigger) => Outcome::Failed,
         JobState::Expired => Outcome::Missed,
     }
 }

@@ -269,7 +269,8 @@ impl Breaker {
         }
     }
 
-    /// Forgets parties that are too many: those that have not failed for long, and else the one that has not for longest.
+    /// Forgets parties that are too many: those that have not failed for long, and else the one whose last failure is
+    /// the oldest.
     fn make_room(&mut self, now: Timestamp) {
         if self.failed.len() < PARTIES {
             return;

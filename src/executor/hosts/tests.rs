@@ -4,6 +4,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::breaker::{FAILURES, LEFT_ALONE, LEFT_ALONE_AT_MOST, PARTIES};
 use super::*;
 use crate::clock::ManualClock;
+use crate::executor::{CallError, TargetUrl};
 
 const MARGIN: Duration = Duration::from_secs(60);
 
@@ -403,4 +404,16 @@ async fn hosts_that_nobody_calls_are_forgotten() {
     }
     assert!(hosts.called.lock().hosts.len() < REMEMBERED && hosts.called.lock().hosts.contains_key("kept"));
     hosts.ended(kept, Heard::Answer, clock.now());
+}
+
+#[test]
+fn failures_without_a_connection_are_told_from_those_of_what_was_sent_over_it() {
+    let of = |error| Heard::of(&Err(error));
+    assert_eq!(of(CallError::Unreachable("refused".to_owned())), Heard::NoConnection);
+    // Another one may speak TLS with it, or not.
+    assert_eq!(of(CallError::NoTls("no certificate".to_owned())), Heard::Silence);
+    let origins = ["http://a", "https://a:80", "https://a", "http://a:443"]
+        .map(|url| TargetUrl::parse(url).expect("a target").origin());
+    let distinct: std::collections::BTreeSet<&String> = origins.iter().collect();
+    assert_eq!(distinct.len(), origins.len(), "{origins:?}");
 }

@@ -15,11 +15,15 @@ cases! {
     schedules_with_short_time_limits_keep_no_other_owner_from_its_due_times,
     a_due_time_that_finds_its_host_down_until_its_margin_ends_says_so,
     a_due_time_that_finds_no_place_until_its_margin_ends_says_so,
+    a_due_time_whose_call_was_cut_off_by_a_stop_is_called_again_and_not_missed,
+    a_wrong_scheme_closes_a_host_for_nobody_else,
 }
 
 /// A host with a path that answers at once, and one that answers those alone who are let through.
 struct Host {
     address: SocketAddr,
+    /// The calls that have come and wait.
+    came: Arc<Semaphore>,
     through: Arc<Semaphore>,
     _serves: AbortOnDropHandle<()>,
 }
@@ -28,11 +32,15 @@ impl Host {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let (address, through) = (listener.local_addr().expect("an address"), Arc::new(Semaphore::new(0)));
-        let gate = Arc::clone(&through);
-        let slow = any(async move || gate.acquire().await.map(|permit| permit.forget()).is_ok().to_string());
+        let came = Arc::new(Semaphore::new(0));
+        let (gate, comes) = (Arc::clone(&through), Arc::clone(&came));
+        let slow = any(async move || {
+            comes.add_permits(1);
+            gate.acquire().await.map(|permit| permit.forget()).is_ok().to_string()
+        });
         let router = Router::new().route("/quick", any(async || "done")).route("/slow", slow);
         let serves = tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
-        Self { address, through, _serves: AbortOnDropHandle::new(serves) }
+        Self { address, came, through, _serves: AbortOnDropHandle::new(serves) }
     }
 
     fn url(&self, path: &str) -> String {
@@ -115,4 +123,43 @@ async fn a_due_time_that_finds_no_place_until_its_margin_ends_says_so(site: Site
     let found = site.until(&running, &late, |found| found.iter().any(has_ended)).await;
     running.shutdown().await;
     assert_eq!((found[0].outcome, reason(&found[0])), (Outcome::Late, Value::Null), "{found:#?}");
+}
+
+async fn a_due_time_whose_call_was_cut_off_by_a_stop_is_called_again_and_not_missed(site: Site) {
+    let site = site.by_steps_of(Duration::from_millis(100)).standing_still_when_due();
+    let (scheduler, host) = (site.scheduler(), Host::start().await);
+    let at = Timestamp::from_millis(START).plus(Duration::from_secs(5));
+    let action = json!({"type": "http", "url": host.url("slow"), "timeout_ms": 60_000});
+    let fields = json!({"action": action, "period": {"at": at.to_rfc3339()}, "margin_of_error_ms": 3_000});
+    let schedule = put(&scheduler, "cut-off", fields).await;
+    site.until(&scheduler, &schedule, |found| found.iter().any(|due| due.outcome == Outcome::Running)).await;
+    host.came.acquire().await.expect("it comes").forget();
+    scheduler.shutdown().await;
+
+    site.pass_until(at.plus(Duration::from_secs(60)));
+    host.through.add_permits(10);
+    let scheduler = site.scheduler();
+    let found = site.until(&scheduler, &schedule, |found| found.iter().any(has_ended)).await;
+    scheduler.shutdown().await;
+    assert_eq!(outcomes(&found), BTreeMap::from([("late", 1)]), "{found:#?}");
+    host.came.acquire().await.expect("it comes again").forget();
+}
+
+async fn a_wrong_scheme_closes_a_host_for_nobody_else(site: Site) {
+    let site = site.by_steps_of(Duration::from_millis(250)).standing_still_when_due();
+    let (scheduler, host) = (site.scheduler(), Host::start().await);
+    for number in 0..6 {
+        let action = json!({"type": "http", "url": host.url("quick").replace("http:", "https:")});
+        let fields = json!({
+            "action": action, "period": {"every_ms": 2_000}, "margin_of_error_ms": 1_900, "owner": "wrong",
+        });
+        put(&scheduler, &format!("wrong-{number}"), fields).await;
+    }
+    let action = json!({"type": "http", "url": host.url("quick")});
+    let fields = json!({"action": action, "period": {"every_ms": 7_000}, "margin_of_error_ms": 1_500});
+    let right = put(&scheduler, "right", fields).await;
+    let found = site.until(&scheduler, &right, |found| found.iter().filter(|due| has_ended(due)).count() >= 4).await;
+    scheduler.shutdown().await;
+    let lost: Vec<&DueTime> = found.iter().filter(|due| has_ended(due) && !has_run(due)).collect();
+    assert!(lost.is_empty(), "{lost:#?}");
 }
