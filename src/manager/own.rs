@@ -4,6 +4,7 @@
 //! whoever finds a job under such an id looks whether it is the one that is meant. Where it is not, the id that follows
 //! from the taken one is meant, which nobody works out without a key of the installation.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use super::request::{Caller, NewJob};
 use super::{Manager, ManagerError};
 use crate::clock::Timestamp;
-use crate::job::{Due, Job, JobId, JobSpec, QueueName, RecordName};
+use crate::job::{Due, Job, JobId, JobSpec, Kind, QueueName, RecordName};
 use crate::store::record::{RecordError, change_record};
 use crate::store::{RecordKey, RecordKind, Sought, StoreError, Versioned};
 
@@ -28,15 +29,58 @@ const IDS: usize = 8;
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// The bytes of an id that tell a time (UUIDv8).
 const TIME: usize = 6;
+/// How long after a line of the log about foreign jobs the next one of the same schedule, or the same queue of the
+/// system's, may come.
+const LINE_EVERY: Duration = Duration::from_secs(60);
+/// How many of these are told apart; the others are one together.
+const TOLD_APART: usize = 1_000;
 
-/// The key of the installation that further ids follow from, once it was needed. It is made once, and its record is a
-/// setting by its kind: settings are encrypted where there are keys for that, and earlier versions know no further
-/// kinds.
+/// What a manager knows of further ids: the key of the installation that they follow from, once it was needed. It is made
+/// once, and its record is a setting by its kind: settings are encrypted where there are keys for that, and earlier
+/// versions know no further kinds.
 #[derive(Default)]
-pub(super) struct IdKey {
+pub(super) struct OwnIds {
     key: OnceCell<[u8; KEY_BYTES]>,
-    /// When it was last found not to be made.
+    /// When the key was last found not to be made.
     looked_at: Mutex<Option<Instant>>,
+    noted: Noted,
+}
+
+/// What the log has about foreign jobs, by what their ids are for.
+#[derive(Default)]
+struct Noted(Mutex<HashMap<String, Lines>>);
+
+/// The lines about one schedule, or one queue of the system's.
+struct Lines {
+    last: Instant,
+    /// How many foreign jobs were found since.
+    since: u64,
+}
+
+impl Noted {
+    /// Takes note of a foreign job. Returns how many have been found since the last line, this one included, where
+    /// there may be another line; `None` otherwise.
+    fn note(&self, of: &str, now: Instant) -> Option<u64> {
+        let mut noted = self.0.lock();
+        if noted.len() >= TOLD_APART && !noted.contains_key(of) {
+            noted.retain(|_, lines| now.duration_since(lines.last) < LINE_EVERY);
+        }
+        let of = if noted.len() >= TOLD_APART && !noted.contains_key(of) { "" } else { of };
+        match noted.get_mut(of) {
+            Some(lines) if now.duration_since(lines.last) < LINE_EVERY => {
+                lines.since += 1;
+                None
+            }
+            Some(lines) => {
+                lines.last = now;
+                Some(std::mem::take(&mut lines.since) + 1)
+            }
+            None => {
+                noted.insert(of.to_owned(), Lines { last: now, since: 0 });
+                Some(1)
+            }
+        }
+    }
 }
 
 fn record_key() -> RecordKey {
@@ -68,15 +112,16 @@ fn next(key: &[u8; KEY_BYTES], taken: &JobId, meaning: &Meaning) -> JobId {
 /// schedule a job is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meaning {
-    /// The system's queue that it is in; `None` for a job in a queue of somebody else.
-    pub(crate) queue: Option<QueueName>,
+    /// The system's queue that it is in, and its kind there; `None` for a job in a queue of somebody else.
+    pub(crate) queue: Option<(QueueName, Kind)>,
     /// The due time that it is for.
     pub(crate) due: Option<Due>,
 }
 
 impl Meaning {
     fn of(spec: &JobSpec) -> Self {
-        Self { queue: spec.queue.is_internal().then(|| spec.queue.clone()), due: spec.due.as_deref().cloned() }
+        let queue = spec.queue.is_internal().then(|| (spec.queue.clone(), spec.kind.clone()));
+        Self { queue, due: spec.due.as_deref().cloned() }
     }
 
     /// Returns whether a job that was found is the one that is meant.
@@ -89,8 +134,8 @@ impl Meaning {
 pub(crate) struct SoughtOwn {
     /// Its first id.
     pub(crate) id: JobId,
-    /// A time before which it has not ended.
-    pub(crate) since: Timestamp,
+    /// A time before which it has not ended, if one is known.
+    pub(crate) since: Option<Timestamp>,
     pub(crate) meaning: Meaning,
 }
 
@@ -102,7 +147,14 @@ impl Manager {
     /// Those of [`Manager::submit`]; [`ManagerError::SubmissionDiffers`] only where foreign jobs have all ids.
     pub(crate) async fn submit_own(&self, caller: &Caller, jobs: Vec<NewJob>) -> Vec<Result<Own, ManagerError>> {
         let mut answers: Vec<Option<Result<Own, ManagerError>>> = jobs.iter().map(|_| None).collect();
-        let mut open: Vec<(usize, NewJob)> = jobs.into_iter().enumerate().collect();
+        let mut open = Vec::new();
+        for (place, (made, job)) in self.made_before(&jobs).await.into_iter().zip(jobs).enumerate() {
+            match made {
+                Ok(None) => open.push((place, job)),
+                Ok(Some(id)) => answers[place] = Some(Ok(Own { id, created: false })),
+                Err(error) => answers[place] = Some(Err(error.into())),
+            }
+        }
         for _ in 0..IDS {
             if open.is_empty() {
                 break;
@@ -128,7 +180,7 @@ impl Manager {
                 match found {
                     Err(error) => answers[place] = Some(Err(error.into())),
                     Ok(Some(found)) if !Meaning::of(&job.spec).is_of(&found.job) => {
-                        note_foreign(&found.job, &job.spec);
+                        self.note_foreign(&found.job, &job.spec);
                         match self.id_key().await {
                             Err(error) => answers[place] = Some(Err(error.into())),
                             Ok(key) => {
@@ -148,6 +200,30 @@ impl Manager {
         answers.into_iter().map(|answer| answer.unwrap_or_else(no_answer)).collect()
     }
 
+    /// Returns the ids of those jobs that were made under the id that follows from their first one, while a foreign job
+    /// had that: it may have been removed since, so that they would be made once more.
+    async fn made_before(&self, jobs: &[NewJob]) -> Vec<Result<Option<JobId>, StoreError>> {
+        let key = match self.known_id_key().await {
+            Ok(Some(key)) => key,
+            // Without a key no job has a further id.
+            Ok(None) => return jobs.iter().map(|_| Ok(None)).collect(),
+            Err(error) => return jobs.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let meant = jobs.iter().enumerate().filter_map(|(place, job)| {
+            let meaning = Meaning::of(&job.spec);
+            Some((place, next(&key, job.id.as_ref()?, &meaning), meaning))
+        });
+        let meant: Vec<(usize, JobId, Meaning)> = meant.collect();
+        let since = |meaning: &Meaning| meaning.due.as_ref().map(|due| due.due_at);
+        let sought = meant.iter().map(|(_, id, meaning)| Sought { id, since: since(meaning) });
+        let found = self.shared.store.look_up(&sought.collect::<Vec<_>>()).await;
+        let mut made: Vec<Result<Option<JobId>, StoreError>> = jobs.iter().map(|_| Ok(None)).collect();
+        for ((place, id, meaning), found) in meant.into_iter().zip(found) {
+            made[place] = found.map(|found| found.filter(|found| meaning.is_of(&found.job)).map(|_| id));
+        }
+        made
+    }
+
     /// Finds jobs of the system's own, by their first id and what they are. A foreign job under one of their ids is
     /// passed over, and so is one that was removed since.
     pub(crate) async fn find_own(&self, sought: &[SoughtOwn]) -> Result<Vec<Option<Versioned>>, StoreError> {
@@ -157,7 +233,7 @@ impl Manager {
             if open.is_empty() {
                 break;
             }
-            let look = open.iter().map(|(place, id)| Sought { id, since: Some(sought[*place].since) });
+            let look = open.iter().map(|(place, id)| Sought { id, since: sought[*place].since });
             let found = self.shared.store.look_up(&look.collect::<Vec<_>>()).await;
             let (mut foreign, mut missing) = (Vec::new(), Vec::new());
             for ((place, id), found) in open.into_iter().zip(found) {
@@ -183,7 +259,7 @@ impl Manager {
 
     /// Returns the key that further ids follow from, if it was made; another process may have made it just now.
     async fn known_id_key(&self) -> Result<Option<[u8; KEY_BYTES]>, StoreError> {
-        let IdKey { key, looked_at } = &self.shared.own_ids;
+        let OwnIds { key, looked_at, .. } = &self.shared.own_ids;
         if let Some(key) = key.get() {
             return Ok(Some(*key));
         }
@@ -214,6 +290,19 @@ impl Manager {
         };
         self.shared.own_ids.key.get_or_try_init(find).await.copied()
     }
+
+    fn note_foreign(&self, found: &Job, spec: &JobSpec) {
+        metrics::counter!("leasehold_foreign_ids_total").increment(1);
+        let of = spec.due.as_ref().map_or(spec.queue.as_str(), |due| due.schedule_id.as_str());
+        let Some(jobs) = self.shared.own_ids.noted.note(of, Instant::now()) else { return };
+        let due = spec.due.as_ref().map(|due| format!("{} at {}", due.schedule_id, due.due_at)).unwrap_or_default();
+        let by = found.history.entries().first().map(|entry| entry.actor.to_string()).unwrap_or_default();
+        let queue = found.spec.queue.as_str();
+        tracing::warn!(
+            job = %found.id, queue, by, wanted = spec.queue.as_str(), due, jobs,
+            "another job has the id of one of the system's own, which is made under the next id"
+        );
+    }
 }
 
 /// A job of the system's own that is there.
@@ -224,23 +313,18 @@ pub(crate) struct Own {
     pub(crate) created: bool,
 }
 
-fn note_foreign(found: &Job, spec: &JobSpec) {
-    metrics::counter!("leasehold_foreign_ids_total").increment(1);
-    let due = spec.due.as_ref().map(|due| format!("{} at {}", due.schedule_id, due.due_at)).unwrap_or_default();
-    let by = found.history.entries().first().map(|entry| entry.actor.to_string()).unwrap_or_default();
-    let queue = found.spec.queue.as_str();
-    tracing::warn!(
-        job = %found.id, queue, by, wanted = spec.queue.as_str(), due,
-        "another job has the id of one of the system's own, which is made under the next id"
-    );
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use uuid::Uuid;
 
     use super::*;
+    use crate::clock::{Clock, ManualClock};
     use crate::job::ScheduleId;
+    use crate::manager::ManagerConfig;
+    use crate::store::Store;
+    use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
 
     #[test]
     fn a_further_id_has_the_time_of_its_job_and_follows_from_the_key() {
@@ -259,5 +343,54 @@ mod tests {
             assert_ne!(id, next(&[2; KEY_BYTES], &taken, &meaning));
             assert_ne!(id, next(&[1; KEY_BYTES], &id, &meaning));
         }
+    }
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_was_made_under_a_further_id_is_found_once_the_foreign_job_is_removed() {
+        let place = tempfile::tempdir().expect("a directory");
+        let store: Arc<dyn Store> =
+            Arc::new(EmbeddedStore::open(place.path(), &EmbeddedOptions::default()).expect("the store opens"));
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(Timestamp::from_millis(1_900_000_000_000)));
+        let manager = Manager::start(store, Arc::clone(&clock), ManagerConfig::default());
+        let (ours, theirs) = (Caller::system("scheduler"), Caller::system("somebody"));
+        let kind = || Kind::new("k").expect("a name");
+        let work = |name: &str| QueueName::new(name).expect("a name");
+        let due = Due { schedule_id: ScheduleId::new("s").expect("an id"), due_at: clock.now() };
+        let own = |name: &[u8], queue: &QueueName| NewJob {
+            id: Some(JobId::of_uuid(Uuid::new_v5(&Uuid::NAMESPACE_URL, name))),
+            ..NewJob::of(JobSpec { due: Some(Box::new(due.clone())), ..JobSpec::new(queue.clone(), kind()) })
+        };
+        let (trigger, action) = (own(b"trigger", &QueueName::system("leasehold.t")), own(b"action", &work("work")));
+        let ids = [&trigger, &action].map(|own| own.id.clone().expect("an id"));
+        for id in &ids {
+            let foreign = NewJob { id: Some(id.clone()), ..NewJob::new(work("theirs"), kind()) };
+            manager.submit(&theirs, vec![foreign]).await.remove(0).expect("the id is free");
+        }
+        let submit = async || {
+            let answers = manager.submit_own(&ours, vec![trigger.clone(), action.clone()]).await;
+            answers.into_iter().map(|answer| answer.expect("submitted")).collect::<Vec<Own>>()
+        };
+        let made = submit().await;
+        assert!(made.iter().zip(&ids).all(|(own, first)| own.created && own.id != *first), "{made:?}");
+        for id in &ids {
+            manager.cancel(&theirs, id, None).await.expect("cancelled");
+            let foreign = manager.get(id).await.expect("it is there").versioned;
+            manager.remove(&[foreign]).await.remove(0).expect("removed");
+        }
+        let again = submit().await;
+        assert_eq!(again, made.into_iter().map(|own| Own { created: false, ..own }).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn of_foreign_jobs_there_is_a_line_a_minute_for_each_schedule_with_how_many_there_were() {
+        let (noted, now) = (Noted::default(), Instant::now());
+        let at = |seconds| now + Duration::from_secs(seconds);
+        assert_eq!([noted.note("a", now), noted.note("b", now)], [Some(1), Some(1)]);
+        assert_eq!([noted.note("a", at(1)), noted.note("a", at(59))], [None, None]);
+        assert_eq!([noted.note("a", at(60)), noted.note("b", at(60))], [Some(3), Some(1)]);
+        for number in 0..2 * TOLD_APART {
+            noted.note(&number.to_string(), at(61));
+        }
+        assert!(noted.0.lock().len() <= TOLD_APART + 1);
+        assert_eq!(noted.note("new", at(62)), None, "it is one of the others");
     }
 }

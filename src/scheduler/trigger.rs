@@ -136,8 +136,8 @@ impl Trace {
             Self::BackfilledJob => (backfilled_job_id, None),
         };
         let due = Some(Due { schedule_id: schedule.clone(), due_at });
-        let meaning = Meaning { queue: queue.map(QueueName::system), due };
-        SoughtOwn { id: id(schedule, due_at), since: due_at, meaning }
+        let meaning = Meaning { queue: queue.map(|queue| (QueueName::system(queue), Kind::system(KIND))), due };
+        SoughtOwn { id: id(schedule, due_at), since: Some(due_at), meaning }
     }
 }
 

@@ -6,7 +6,8 @@ use uuid::Uuid;
 
 use super::order::{KIND, MAX_DUE_TIMES, Order};
 use crate::clock::Timestamp;
-use crate::job::{Actor, IdempotencyKey, Job, JobId, JobSpec, Json, Kind, QueueName, RetryPolicy, ScheduleId};
+use crate::job::{Actor, IdempotencyKey, JobId, JobSpec, Json, Kind, QueueName, RetryPolicy, ScheduleId};
+use crate::manager::own::{Meaning, Own, SoughtOwn};
 use crate::manager::{Caller, ManagerError, NewJob};
 use crate::schedule::{Fault, HORIZON, Timetable};
 use crate::scheduler::refusal::{ScheduleError, check_own};
@@ -96,14 +97,24 @@ impl Schedules {
         id: JobId,
         (order, job): (Order, NewJob),
     ) -> Result<StartedBackfill, ScheduleError> {
-        let started = |is_new| StartedBackfill { id: id.clone(), due: order.due, is_new };
-        if let Some(found) = self.store.get(std::slice::from_ref(&id)).await?.pop().flatten() {
-            let payload = self.manager.view(vec![found]).await?.pop().and_then(|view| view.payload);
-            let found = payload.and_then(|payload| serde_json::from_str::<Order>(payload.as_str()).ok());
-            let is_same = found.is_some_and(|found| found.is_asked_alike(&order));
-            return if is_same { Ok(started(false)) } else { Err(ManagerError::SubmissionDiffers(id).into()) };
+        let mut found = self.found(&[id.clone()]).await?.pop().flatten();
+        if found.is_none() {
+            let own = self.submit_backfill(caller, &id, job).await?;
+            if own.created {
+                return Ok(StartedBackfill { id: own.id, due: order.due, is_new: true });
+            }
+            // Another caller was first.
+            found = self.store.get(&[own.id]).await?.pop().flatten();
         }
-        self.submit_backfill(caller, &id, job).await.map(started)
+        let Some(found) = found else { return Err(ManagerError::SubmissionDiffers(id).into()) };
+        let id = found.job.id.clone();
+        let payload = self.manager.view(vec![found]).await?.pop().and_then(|view| view.payload);
+        let found = payload.and_then(|payload| serde_json::from_str::<Order>(payload.as_str()).ok());
+        if found.is_some_and(|found| found.is_asked_alike(&order)) {
+            Ok(StartedBackfill { id, due: order.due, is_new: false })
+        } else {
+            Err(ManagerError::SubmissionDiffers(id).into())
+        }
     }
 
     /// Starts a backfill under the first free number, or finds one of the same due times that is under way.
@@ -114,35 +125,36 @@ impl Schedules {
         job: NewJob,
     ) -> Result<StartedBackfill, ScheduleError> {
         let ids: Vec<JobId> = (0..NUMBERED).map(|number| numbered_id(order, number)).collect();
-        let found = self.store.get(&ids).await?;
-        let started = |id: &JobId, is_new| StartedBackfill { id: id.clone(), due: order.due, is_new };
+        let found = self.found(&ids).await?;
+        let started = |id: JobId, is_new| StartedBackfill { id, due: order.due, is_new };
         let id = match choose(&ids, &found) {
-            Choice::UnderWay(id) => return Ok(started(id, false)),
+            Choice::UnderWay(found) => return Ok(started(found.job.id.clone(), false)),
             Choice::Free(id) => id,
-            Choice::InPlaceOf(ended) => {
+            Choice::InPlaceOf(id, ended) => {
                 for removed in self.manager.remove(std::slice::from_ref(ended)).await {
                     removed?;
                 }
-                &ended.job.id
+                id
             }
         };
-        match self.submit_backfill(caller, id, job).await {
-            Ok(is_new) => Ok(started(id, is_new)),
-            // Another caller was first, who wants another number at once.
-            Err(error @ ScheduleError::Manager(ManagerError::SubmissionDiffers(_))) => {
-                let found = self.store.get(std::slice::from_ref(id)).await?.pop().flatten();
-                let is_backfill = found.is_some_and(|found| is_backfill(&found.job));
-                if is_backfill { Ok(started(id, false)) } else { Err(error) }
-            }
-            Err(error) => Err(error),
-        }
+        // Where another caller was first, who wants another number at once, that is the one.
+        let own = self.submit_backfill(caller, id, job).await?;
+        Ok(started(own.id, own.created))
     }
 
-    /// Submits a backfill; returns whether it is new.
-    async fn submit_backfill(&self, caller: &Caller, id: &JobId, job: NewJob) -> Result<bool, ScheduleError> {
+    /// Finds the backfills of these first ids. A job of somebody else under one of them is passed over.
+    async fn found(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, ScheduleError> {
+        let queue = Some((QueueName::system(trigger::QUEUE), Kind::system(KIND)));
+        let meaning = Meaning { queue, due: None };
+        let sought = ids.iter().map(|id| SoughtOwn { id: id.clone(), since: None, meaning: meaning.clone() });
+        Ok(self.manager.find_own(&sought.collect::<Vec<_>>()).await?)
+    }
+
+    /// Submits a backfill under its first id, or the one after it that nobody else's job has.
+    async fn submit_backfill(&self, caller: &Caller, id: &JobId, job: NewJob) -> Result<Own, ScheduleError> {
         let job = NewJob { id: Some(id.clone()), ..job };
-        let answer = self.manager.submit(caller, vec![job]).await.into_iter().next();
-        Ok(answer.unwrap_or_else(|| Err(ManagerError::Unknown("the manager gave no answer".to_owned())))?.created)
+        let answer = self.manager.submit_own(caller, vec![job]).await.pop();
+        Ok(answer.unwrap_or_else(|| Err(ManagerError::Unknown("the manager gave no answer".to_owned())))?)
     }
 }
 
@@ -175,27 +187,23 @@ fn count(timetable: &Timetable, (from, to): (Timestamp, Timestamp), now: Timesta
 #[derive(Debug, PartialEq)]
 enum Choice<'a> {
     /// It is under way.
-    UnderWay(&'a JobId),
+    UnderWay(&'a Versioned),
     /// It may be started under this id.
     Free(&'a JobId),
-    /// It may be started under the id of this one, which has ended.
-    InPlaceOf(&'a Versioned),
+    /// It may be started under this id, once this one is removed, which has ended.
+    InPlaceOf(&'a JobId, &'a Versioned),
 }
 
+/// Chooses by the backfills that were found for each of the first ids.
 fn choose<'a>(ids: &'a [JobId], found: &'a [Option<Versioned>]) -> Choice<'a> {
-    // A job of somebody else under one of the ids is neither found nor removed.
-    let known = || found.iter().flatten().filter(|found| is_backfill(&found.job));
-    if let Some(found) = known().find(|found| !found.job.state.name().is_final()) {
-        return Choice::UnderWay(&found.job.id);
+    if let Some(found) = found.iter().flatten().find(|found| !found.job.state.name().is_final()) {
+        return Choice::UnderWay(found);
     }
-    let free = ids.iter().zip(found).find(|(_, found)| found.is_none()).map(|(id, _)| Choice::Free(id));
-    let first_ended = || known().min_by_key(|found| found.job.updated_at).map(Choice::InPlaceOf);
-    free.or_else(first_ended).unwrap_or(Choice::Free(&ids[0]))
-}
-
-/// Returns whether a job is a backfill, which nobody else can submit.
-fn is_backfill(job: &Job) -> bool {
-    (job.spec.queue.as_str(), job.spec.kind.as_str()) == (trigger::QUEUE, KIND)
+    let both = || ids.iter().zip(found);
+    let free = both().find(|(_, found)| found.is_none()).map(|(id, _)| Choice::Free(id));
+    let ended = both().filter_map(|(id, found)| Some((id, found.as_ref()?)));
+    let first_ended = ended.min_by_key(|(_, found)| found.job.updated_at);
+    free.or_else(|| first_ended.map(|(id, ended)| Choice::InPlaceOf(id, ended))).unwrap_or(Choice::Free(&ids[0]))
 }
 
 fn id_of_key(caller: &Actor, schedule: &ScheduleId, key: &IdempotencyKey) -> JobId {
@@ -217,9 +225,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::job::{Actor, Body};
-    use crate::schedule::{Definition, PeriodText};
-    use crate::store::{Place, Version};
+    use crate::clock::{Clock, ManualClock};
+    use crate::executor::TargetPolicy;
+    use crate::job::{Actor, Body, Job};
+    use crate::manager::{Manager, ManagerConfig};
+    use crate::schedule::{Definition, PeriodText, Schedule};
+    use crate::scheduler::NewSchedule;
+    use crate::store::embedded::{EmbeddedOptions, EmbeddedStore};
+    use crate::store::{Place, Store, Version};
 
     const NOW: i64 = 1_900_000_000_000;
 
@@ -281,14 +294,61 @@ mod tests {
         let ids: Vec<JobId> = ["a", "b", "c"].map(|id| JobId::new(id).expect("an id")).into();
         let [a, b, c] = &ids[..] else { panic!("three ids") };
         let ended = |id: &JobId, at| stored(id, at, true);
-        for (found, expected) in [
-            (vec![None, None, None], Choice::Free(a)),
-            (vec![ended(a, 1), None, ended(c, 1)], Choice::Free(b)),
-            (vec![None, ended(b, 1), stored(c, 1, false)], Choice::UnderWay(c)),
-        ] {
+        for (found, expected) in
+            [(vec![None, None, None], Choice::Free(a)), (vec![ended(a, 1), None, ended(c, 1)], Choice::Free(b))]
+        {
             assert_eq!(choose(&ids, &found), expected);
         }
+        let one = [None, ended(b, 1), stored(c, 1, false)];
+        assert!(matches!(choose(&ids, &one), Choice::UnderWay(found) if found.job.id == *c));
         let full = [ended(a, 2), ended(b, 1), ended(c, 3)];
-        assert!(matches!(choose(&ids, &full), Choice::InPlaceOf(found) if found.job.id == *b));
+        assert!(matches!(choose(&ids, &full), Choice::InPlaceOf(id, found) if id == b && found.job.id == *b));
+    }
+    fn asked(idempotency_key: Option<&str>, to: i64) -> NewBackfill {
+        let idempotency_key = idempotency_key.map(|key| key.parse().expect("a key"));
+        NewBackfill { from: at(-10_000), to: at(to), max_concurrent: 1, idempotency_key }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn jobs_of_somebody_else_under_the_ids_of_backfills_neither_block_them_nor_stand_for_them() {
+        let place = tempfile::tempdir().expect("a directory");
+        let store: Arc<dyn Store> =
+            Arc::new(EmbeddedStore::open(place.path(), &EmbeddedOptions::default()).expect("the store opens"));
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(at(0)));
+        let manager = Manager::start(Arc::clone(&store), Arc::clone(&clock), ManagerConfig::default());
+        let policy = TargetPolicy { allow_private: false, allow: Vec::new() };
+        let schedules = Schedules::new(manager.clone(), store, clock, policy);
+        let definition = serde_json::from_value(serde_json::json!({
+            "action": {"type": "job", "job": {"queue": "q", "kind": "k"}}, "period": {"every_ms": 1_000},
+            "margin_of_error_ms": 60_000,
+        }));
+        let id = ScheduleId::new("s").expect("an id");
+        let new = NewSchedule { id: id.clone(), definition: definition.expect("a definition"), paused: true };
+        let caller = Caller::system("ann");
+        let (stored, _) = schedules.put(&caller, new, true, None).await.expect("stored");
+        let Schedule { created_at, updated_at: changed_at, .. } = *stored.schedule;
+        let (from, to, max_concurrent, due) = (at(-10_000), at(-1), 1, 10);
+        let order = Order { schedule_id: id.clone(), created_at, changed_at, from, to, max_concurrent, due };
+        let key = "mine".parse().expect("a key");
+        let of_key = id_of_key(&caller.name, &id, &key);
+        let ids: Vec<JobId> = (0..NUMBERED).map(|number| numbered_id(&order, number)).chain([of_key]).collect();
+        let foreign = |id: &JobId| NewJob {
+            id: Some(id.clone()),
+            payload: Json::of(&order).ok(),
+            ..NewJob::new(QueueName::new("theirs").expect("a name"), Kind::new("k").expect("a name"))
+        };
+        for submitted in manager.submit(&Caller::system("somebody"), ids.iter().map(foreign).collect()).await {
+            submitted.expect("the id is free");
+        }
+
+        let ask = async |key, to| schedules.backfill(&caller, &id, asked(key, to)).await;
+        for key in [None, Some("mine")] {
+            let started = ask(key, -1).await.expect("started");
+            assert!(started.is_new && !ids.contains(&started.id), "{started:?}");
+            let again = ask(key, -1).await.expect("found");
+            assert_eq!(again, StartedBackfill { is_new: false, ..started }, "{key:?}");
+        }
+        let differs = ask(Some("mine"), -2_000).await;
+        assert!(matches!(differs, Err(ScheduleError::Manager(ManagerError::SubmissionDiffers(_)))), "{differs:?}");
     }
 }
