@@ -123,7 +123,7 @@ pub const METRICS: &[Metric] = &[
     metric("leasehold_jobs_counted_timestamp_seconds", Gauge, "When the jobs were last counted"),
     metric("leasehold_claims_waiting", Gauge, "Claims that wait for a job"),
     metric("leasehold_queues_starving", Gauge,
-        "Queues of which nothing was handed out in three surveys, though a claim waits that a job suits and nothing \
+        "Queues of which nothing was handed out in three looks, though a claim waits that a job suits and nothing \
          keeps back"),
     labelled("leasehold_jobs_held_long", Gauge, ("by", || vec!["hold", "pause", "limit"]),
         "Jobs that have been held for longer than `--held-bound`, by what holds them"),
@@ -210,7 +210,8 @@ pub const METRICS: &[Metric] = &[
     labelled("leasehold_triggers_backfilled_total", Counter, ("outcome", BACKFILLED),
         "Triggers of backfills that this process has dealt with, by outcome: fired, consumed, failed or skipped"),
     metric("leasehold_foreign_ids_total", Counter,
-        "Jobs of others that had the id of a trigger, of its job or of a delivery, which was made under the next id"),
+        "Jobs of others that had the id of a trigger, of its job, of a backfill or of a delivery, which was made under \
+         the next id"),
     metric("leasehold_triggers_redriven_total", Counter,
         "Calls of schedules that were not answered, or driven back with 408, 425, 429 or a status from 500 on"),
     metric("leasehold_trigger_lateness_seconds", Histogram(&ANSWERS),

@@ -133,7 +133,7 @@ pub struct Manager {
 pub(crate) struct ManagerState {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    own_ids: own::IdKey,
+    own_ids: own::OwnIds,
     work: Work,
     dispatch: Dispatch,
     members: Membership,
@@ -191,7 +191,7 @@ impl Manager {
             scan_troubles: ScanTroubles::default(),
             monitor_seen: MonitorSeen::default(),
             observe: Observations::new(!exclusive, clock.now()),
-            own_ids: own::IdKey::default(),
+            own_ids: own::OwnIds::default(),
             outputs: Outputs::new(store.outputs()),
             end_watchers: Watchers::default(),
             stopping: CancellationToken::new(),
@@ -203,6 +203,7 @@ impl Manager {
         let [
             filling,
             surveying,
+            looking,
             listing,
             meeting,
             limiting,
@@ -214,10 +215,11 @@ impl Manager {
             noting,
             signing,
             slots,
-        ] = [(); 13].map(|()| manager.clone());
+        ] = [(); 14].map(|()| manager.clone());
         let tasks = &manager.shared.tasks;
         tasks.spawn(async move { filling.keep_filled().await });
-        tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval, config.held_bound).await });
+        tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval).await });
+        tasks.spawn(async move { looking.keep_looked_at(config.survey_interval, config.held_bound).await });
         tasks.spawn(async move { listing.keep_queues_known().await });
         tasks.spawn(async move { meeting.keep_members_known().await });
         tasks.spawn(async move { recalling.keep_recalled().await });

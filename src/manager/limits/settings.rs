@@ -1,7 +1,7 @@
 //! The limits that are set for all jobs of a queue, kind, owner or key: each a record of the store, kept in memory by
 //! every manager, since every claim needs them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -263,13 +263,19 @@ impl Manager {
         self.limit_states(vec![limit.clone()]).await?.pop().ok_or_else(unknown)
     }
 
-    /// Returns the limits that have no slot for a job, and which jobs run under each.
-    pub(in crate::manager) async fn limits_reached(&self, job: &Job) -> Result<Vec<Reached>, ManagerError> {
-        let under = self.limits_of(job);
-        let names: Vec<LimitName> = under.iter().map(|under| under.name.clone()).collect();
+    /// Returns for each of these jobs the limits that have no slot for it, and which jobs run under each.
+    ///
+    /// # Errors
+    /// [`ManagerError::Store`] when the store cannot be read.
+    pub(in crate::manager) async fn limits_reached(&self, jobs: &[&Job]) -> Result<Vec<Vec<Reached>>, ManagerError> {
+        let under: Vec<Vec<Under>> = jobs.iter().map(|job| self.limits_of(job)).collect();
+        let names: BTreeSet<&LimitName> = under.iter().flatten().map(|under| &under.name).collect();
+        let names: Vec<LimitName> = names.into_iter().cloned().collect();
         let holders = self.holders_of(&names).await?;
+        let holders: HashMap<LimitName, Vec<SlotHolder>> = names.into_iter().zip(holders).collect();
         let now = self.shared.clock.now();
-        let reached = under.into_iter().zip(holders).filter_map(|(under, running)| {
+        let reached = |job: &Job, under: Under| {
+            let running = holders.get(&under.name).cloned().unwrap_or_default();
             let said = running.iter().filter_map(|holder| holder.max_concurrent).chain(under.own).min();
             let most = under.limit.or(said).filter(|most| running.len() >= *most as usize);
             let paused = under.paused_until.filter(|until| now < *until);
@@ -283,8 +289,10 @@ impl Manager {
                 (None, None, None, _) => return None,
             };
             Some(Reached { limit: under.name, why })
-        });
-        Ok(reached.collect())
+        };
+        let of =
+            |(job, under): (&&Job, Vec<Under>)| under.into_iter().filter_map(|under| reached(job, under)).collect();
+        Ok(jobs.iter().zip(under).map(of).collect())
     }
 
     async fn limit_states(&self, names: Vec<LimitName>) -> Result<Vec<LimitState>, ManagerError> {

@@ -404,27 +404,31 @@ impl Manager {
 
     /// Returns the jobs that run under each of these limits, in real time.
     pub(super) async fn holders_of(&self, names: &[LimitName]) -> Result<Vec<Vec<SlotHolder>>, StoreError> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
         let keys: Vec<_> = names.iter().map(record_key).collect();
-        let mut holders = Vec::with_capacity(names.len());
+        let mut listed = Vec::with_capacity(names.len());
         for record in self.shared.store.records_of(&keys).await? {
-            let listed = read(record.as_ref())?.map(|(document, _)| document.holders).unwrap_or_default();
-            let ids: Vec<JobId> = listed.iter().map(|holder| holder.job.clone()).collect();
-            let jobs = self.shared.store.get(&ids).await?;
+            listed.push(read(record.as_ref())?.map(|(document, _)| document.holders).unwrap_or_default());
+        }
+        let ids: Vec<JobId> = listed.iter().flatten().map(|holder| holder.job.clone()).collect();
+        let mut jobs = self.shared.store.get(&ids).await?.into_iter();
+        let mut runs = |listed: Vec<Holder>| {
+            let count = listed.len();
             let runs = listed
                 .into_iter()
-                .zip(jobs)
+                .zip(jobs.by_ref().take(count))
                 .filter(|(holder, job)| holder.evidence(job.as_ref().map(|found| &*found.job)) == Evidence::Runs);
-            holders.push(
-                runs.map(|(holder, _)| SlotHolder {
-                    job_id: holder.job,
-                    fence: holder.fence,
-                    max_concurrent: holder.max,
-                    priority: holder.priority,
-                })
-                .collect(),
-            );
-        }
-        Ok(holders)
+            let runs = runs.map(|(holder, _)| SlotHolder {
+                job_id: holder.job,
+                fence: holder.fence,
+                max_concurrent: holder.max,
+                priority: holder.priority,
+            });
+            runs.collect()
+        };
+        Ok(listed.into_iter().map(&mut runs).collect())
     }
 }
 

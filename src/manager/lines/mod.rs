@@ -34,7 +34,7 @@ mod checking;
 mod document;
 mod keeping;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,7 +47,7 @@ pub(super) use checking::Request;
 use checking::Verdict;
 pub(super) use document::Wanted;
 
-use crate::job::{Job, JobId, OrderingKey, State};
+use crate::job::{Job, JobId, Ordered, OrderingKey, State};
 use crate::manager::Manager;
 use crate::manager::turns::KeyTurns;
 use crate::store::{Head, StoreError, Version, Versioned};
@@ -134,19 +134,36 @@ impl Manager {
         Some(self.shared.lines.counter(key).load(Ordering::Acquire))
     }
 
-    /// Returns the job that comes before a waiting one in the line of its ordering key, as far as a search shows.
+    /// Returns for each of these jobs, where it waits, the one that comes before it in the line of its ordering key, as
+    /// far as a search shows.
     ///
     /// # Errors
     /// [`StoreError`] when the store does not answer.
-    pub(super) async fn first_in_line(&self, job: &Job) -> Result<Option<Head>, StoreError> {
-        let Some(ordered) = job.spec.ordering().filter(|_| job.state == State::Available) else { return Ok(None) };
-        let head = self.shared.store.heads(std::slice::from_ref(&ordered.key)).await?.pop().flatten();
-        let Some(head) = head.filter(|head| head.seq < ordered.seq) else { return Ok(None) };
-        let now = self.shared.store.get(std::slice::from_ref(&head.job)).await?.pop().flatten();
-        let still = now.filter(|now| {
-            !now.job.state.name().is_final() && now.job.spec.ordering().is_some_and(|now| now.seq == head.seq)
-        });
-        Ok(still.map(|now| Head { state: now.job.state.name(), ..head }))
+    pub(super) async fn first_in_lines(&self, jobs: &[&Job]) -> Result<Vec<Option<Head>>, StoreError> {
+        let line_of = |job: &&Job| job.spec.ordering().filter(|_| job.state == State::Available).cloned();
+        let lines: Vec<Option<Ordered>> = jobs.iter().map(line_of).collect();
+        let keys: BTreeSet<&OrderingKey> = lines.iter().flatten().map(|ordered| &ordered.key).collect();
+        let keys: Vec<OrderingKey> = keys.into_iter().cloned().collect();
+        if keys.is_empty() {
+            return Ok(jobs.iter().map(|_| None).collect());
+        }
+        let heads = self.shared.store.heads(&keys).await?;
+        let heads: Vec<(OrderingKey, Head)> =
+            keys.into_iter().zip(heads).filter_map(|(key, head)| Some((key, head?))).collect();
+        let ids: Vec<JobId> = heads.iter().map(|(_, head)| head.job.clone()).collect();
+        let found = if ids.is_empty() { Vec::new() } else { self.shared.store.get(&ids).await? };
+        let mut first: HashMap<OrderingKey, Head> = HashMap::new();
+        for ((key, head), now) in heads.into_iter().zip(found) {
+            let still = now.filter(|now| {
+                !now.job.state.name().is_final() && now.job.spec.ordering().is_some_and(|now| now.seq == head.seq)
+            });
+            first.extend(still.map(|now| (key, Head { state: now.job.state.name(), ..head })));
+        }
+        let before = |ordered: Option<Ordered>| {
+            let Ordered { key, seq, .. } = ordered?;
+            first.get(&key).filter(|head| head.seq < seq).cloned()
+        };
+        Ok(lines.into_iter().map(before).collect())
     }
 
     /// Takes note of a job that was written: if it has ended, the next of its line may go on.

@@ -21,9 +21,6 @@ use crate::manager::Manager;
 /// together.
 const MAX_QUEUES: usize = 100;
 
-/// Of so many surveys, one counts the jobs that are held for long.
-const SURVEYS_PER_LOOK: u64 = 4;
-
 /// The name of the other queues in metrics. No queue can have it, since names have no white space at their ends.
 const OTHERS: &str = " others";
 
@@ -88,15 +85,10 @@ fn sum<'a>(counts: impl Iterator<Item = &'a JobCounts>) -> JobCounts {
 }
 
 impl Manager {
-    /// Takes a survey periodically, until the manager ends, and looks for queues that starve and, less often, for jobs
-    /// that are held for longer than `held_bound`.
-    pub(crate) async fn keep_surveyed(&self, every: Duration, held_bound: Duration) {
-        for survey in 0_u64.. {
+    /// Takes a survey periodically, until the manager ends.
+    pub(crate) async fn keep_surveyed(&self, every: Duration) {
+        loop {
             self.take_survey().await;
-            self.look_for_starving().await;
-            if survey.is_multiple_of(SURVEYS_PER_LOOK) {
-                self.look_for_held_long(held_bound).await;
-            }
             tokio::select! {
                 () = tokio::time::sleep(every) => {}
                 () = self.shared.stopping.cancelled() => return,

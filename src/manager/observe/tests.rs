@@ -125,6 +125,31 @@ async fn a_queue_starves_when_a_job_that_suits_a_waiting_claim_is_handed_out_at_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_look_comes_to_a_part_of_the_queues_and_the_next_ones_to_the_others() {
+    const QUEUES: usize = 25;
+    let bed = bed().await;
+    let names: Vec<String> = (0..QUEUES).map(|number| format!("q{number}")).collect();
+    let (manager, queues) = (bed.manager.clone(), names.clone());
+    let waiting = tokio::spawn(async move {
+        let queues: Vec<&str> = queues.iter().map(String::as_str).collect();
+        manager.claim(claim(&queues, 1, Duration::from_secs(600))).await
+    });
+    while bed.manager.shared.dispatch.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    for name in &names {
+        bed.lose(name, spec(name, &[])).await;
+    }
+    let mut starving = Vec::new();
+    for _ in 0..4 * LOOKS {
+        starving.push(bed.look().await);
+    }
+    assert!(starving[LOOKS as usize - 1] < QUEUES, "a look asks for no more than a few: {starving:?}");
+    assert_eq!(starving.last(), Some(&QUEUES), "{starving:?}");
+    waiting.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn jobs_are_held_for_long_by_people_pauses_and_limits_once_the_bound_is_over() {
     let bed = bed().await;
     let held = bed.submit("held").await;
