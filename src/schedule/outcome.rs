@@ -76,7 +76,7 @@ pub struct KeptOutcome {
     pub outcome: Outcome,
     /// How late it began, in milliseconds; `None` when it did not begin.
     pub late_ms: Option<u64>,
-    /// Whether it submitted a job. The job's id follows from the schedule and the due time.
+    /// Whether it submitted a job, which is found by the schedule and the due time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_job: bool,
     /// Whether this is what a backfill made of it.

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::backfill::MAX_DUE_TIMES;
 use super::earlier::Earlier;
-use super::trigger::{self, BACKFILL_LABEL, LATE, Performed, Trace};
+use super::trigger::{BACKFILL_LABEL, LATE, Performed, Trace};
 use crate::clock::{Timestamp, millis};
 use crate::job::{Due, Job, JobId, JobState, Json};
 use crate::manager::own::SoughtOwn;
@@ -25,7 +25,7 @@ pub struct DueTime {
     pub outcome: Outcome,
     /// The trigger, which is a job in the queue `leasehold.triggers`; null when there is none, or none any more.
     pub trigger_id: Option<JobId>,
-    /// The job that the trigger has submitted; null when there is none.
+    /// The job that the trigger has submitted; null when there is none, or neither it nor the trigger any more.
     pub job_id: Option<JobId>,
     /// How late it began, in milliseconds; null when it has not begun.
     pub late_ms: Option<u64>,
@@ -68,10 +68,7 @@ pub(super) async fn submitted(manager: &Manager, due: &[(Due, bool)]) -> Result<
     if due.is_empty() {
         return Ok(Vec::new());
     }
-    let sought_of = |(due, backfilled): &(Due, bool)| {
-        let trace = if *backfilled { Trace::BackfilledJob } else { Trace::Job };
-        trace.sought(&due.schedule_id, due.due_at)
-    };
+    let sought_of = |(due, backfilled): &(Due, bool)| trace_of_job(*backfilled).sought(&due.schedule_id, due.due_at);
     let sought: Vec<SoughtOwn> = due.iter().map(sought_of).collect();
     let found = manager.find_own(&sought).await?;
     let of = |(found, (due, _)): (Option<Versioned>, &(Due, bool))| {
@@ -87,6 +84,10 @@ pub(super) async fn submitted(manager: &Manager, due: &[(Due, bool)]) -> Result<
         })
     };
     Ok(found.into_iter().zip(due).map(of).collect())
+}
+
+fn trace_of_job(backfilled: bool) -> Trace {
+    if backfilled { Trace::BackfilledJob } else { Trace::Job }
 }
 
 impl DueTime {
@@ -114,15 +115,15 @@ impl DueTime {
         KeptOutcome { due_at, outcome, late_ms, has_job: job_id.is_some(), backfilled, message }.shortened()
     }
 
-    /// Returns what is known at `now` of a due time that has no trigger.
+    /// Returns what is known at `now` of a due time that has no trigger. Of a job that was submitted it has the first
+    /// id, which a job of somebody else may have.
     fn without_trigger(schedule: &Schedule, due_at: Timestamp, now: Timestamp) -> Self {
         let course = &schedule.course;
         let (trigger_id, job_id, late_ms, message, reason) = (None, None, None, None, None);
         let (outcome, backfilled) = (Outcome::Removed, false);
         let unknown = Self { due_at, outcome, trigger_id, job_id, late_ms, message, reason, backfilled };
         if let Some(KeptOutcome { outcome, late_ms, has_job, backfilled, message, .. }) = course.kept_at(due_at) {
-            let id = if *backfilled { trigger::backfilled_job_id } else { trigger::job_id };
-            let job_id = has_job.then(|| id(&schedule.id, due_at));
+            let job_id = has_job.then(|| trace_of_job(*backfilled).sought(&schedule.id, due_at).id);
             let (outcome, late_ms, message, backfilled) = (*outcome, *late_ms, message.clone(), *backfilled);
             return Self { outcome, job_id, late_ms, message, backfilled, ..unknown };
         }
@@ -197,7 +198,23 @@ async fn page_of(
             when_due => backfilled.or(when_due).unwrap_or(noted),
         }
     };
-    Ok(due.iter().map(due_time).collect())
+    let mut due_times: Vec<DueTime> = due.iter().map(due_time).collect();
+    find_jobs(manager, schedule, &mut due_times).await?;
+    Ok(due_times)
+}
+
+/// Finds the jobs of due times whose triggers were removed, each under the id that it has.
+async fn find_jobs(manager: &Manager, schedule: &Schedule, due_times: &mut [DueTime]) -> Result<(), StoreError> {
+    let of_kept = |due_time: &&mut DueTime| due_time.trigger_id.is_none() && due_time.job_id.is_some();
+    let kept: Vec<&mut DueTime> = due_times.iter_mut().filter(of_kept).collect();
+    let sought = kept.iter().map(|kept| trace_of_job(kept.backfilled).sought(&schedule.id, kept.due_at));
+    let sought: Vec<SoughtOwn> = sought.collect();
+    if !sought.is_empty() {
+        for (kept, found) in kept.into_iter().zip(manager.find_own(&sought).await?) {
+            kept.job_id = found.map(|found| found.job.id.clone());
+        }
+    }
+    Ok(())
 }
 
 /// Returns what the state of a trigger without a result means.

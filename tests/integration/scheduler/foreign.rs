@@ -4,6 +4,7 @@ use leasehold::job::{JobId, Kind};
 use leasehold::manager::NewJob;
 use leasehold::scheduler::NewBackfill;
 
+use super::keeping::{DAY, remove_triggers};
 use super::*;
 
 cases! {
@@ -49,7 +50,10 @@ async fn jobs_under_the_ids_of_triggers_and_of_their_jobs_take_no_due_time(site:
     let of_jobs: Vec<JobId> = (3..6).map(|count| trigger::job_id(&name, after(count))).collect();
     take(&site, of_triggers.iter().chain(&of_jobs).cloned()).await;
     let scheduler = site.scheduler();
-    let schedule = put(&scheduler, "s", fields(&job_action())).await;
+    // All outcomes outlive their triggers.
+    let mut fields = fields(&job_action());
+    fields["end_at"] = json!(after(7).to_rfc3339());
+    let schedule = put(&scheduler, "s", fields).await;
     let found = site.until(&scheduler, &schedule, |found| found.iter().filter(|due| has_ended(due)).count() >= 6).await;
     scheduler.shutdown().await;
     let jobs = site.jobs("work").await;
@@ -75,6 +79,15 @@ async fn jobs_under_the_ids_of_triggers_and_of_their_jobs_take_no_due_time(site:
     let span = (Some(Timestamp::from_millis(START)), after(6));
     let after_all = scheduler_less(&site).due_times(&schedule, span, 100).await.expect("due times").items;
     assert_eq!(after_all, found[..after_all.len()], "they are told as before");
+
+    // Nor is a job of somebody else told as theirs once the triggers are removed.
+    take(&site, of_jobs.clone()).await;
+    site.clock.advance(DAY * 2);
+    remove_triggers(&site).await;
+    let kept = scheduler_less(&site).due_times(&schedule, span, 100).await.expect("due times").items;
+    for (kept, before) in kept.iter().zip(&after_all).filter(|(_, before)| has_run(before)) {
+        assert_eq!((&kept.trigger_id, &kept.job_id), (&None, &before.job_id), "{kept:#?}");
+    }
 }
 
 async fn jobs_under_the_ids_of_backfilled_triggers_take_no_due_time(site: Site) {
