@@ -279,7 +279,7 @@ mod tests {
     }
 
     fn stored(id: &JobId, updated_at: i64, is_final: bool) -> Option<Versioned> {
-        let spec = JobSpec::new(QueueName::system("q"), Kind::system("k")).shared();
+        let spec = JobSpec::new(QueueName::system(trigger::QUEUE), Kind::system(KIND)).shared();
         let (then, actor) = (at(updated_at), Actor::system("test"));
         let mut job = Job::submit(id.clone(), spec, Body::Empty, (then, None), &actor, then);
         if is_final && let Ok(crate::job::Change::To(cancelled)) = job.cancel(&actor, None, then) {
