@@ -58,7 +58,7 @@ pub(super) async fn a_completed_job_that_is_removed_by_its_age_does_not_come_bac
         let claimed = site.claim_one().await;
         site.finish(&claimed, completed("1")).await.expect("accepted");
         let ended = site.job(&first).await.versioned;
-        assert_eq!(site.manager.remove(&[ended]).await.remove(0).expect("removed"), true);
+        assert!(site.manager.remove(&[ended]).await.remove(0).expect("removed"));
         removed.push(first);
     }
     // The key is asked for right after the removal, by a manager that knows nothing of it.
