@@ -35,9 +35,9 @@ const LINE_EVERY: Duration = Duration::from_secs(60);
 /// How many of these are told apart; the others are one together.
 const TOLD_APART: usize = 1_000;
 
-/// What a manager knows of further ids: the key of the installation that they follow from, once it was needed. It is made
-/// once, and its record is a setting by its kind: settings are encrypted where there are keys for that, and earlier
-/// versions know no further kinds.
+/// What a manager knows of further ids: the key of the installation that they follow from, once it was needed. It is
+/// made once, and its record is a setting by its kind: settings are encrypted where there are keys for that, and
+/// earlier versions know no further kinds.
 #[derive(Default)]
 pub(super) struct OwnIds {
     key: OnceCell<[u8; KEY_BYTES]>,
