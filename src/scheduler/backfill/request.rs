@@ -97,7 +97,7 @@ impl Schedules {
         id: JobId,
         (order, job): (Order, NewJob),
     ) -> Result<StartedBackfill, ScheduleError> {
-        let mut found = self.found(&[id.clone()]).await?.pop().flatten();
+        let mut found = self.found(std::slice::from_ref(&id)).await?.pop().flatten();
         if found.is_none() {
             let own = self.submit_backfill(caller, &id, job).await?;
             if own.created {
