@@ -8,7 +8,7 @@ use leasehold::job::names::MAX_NAME_BYTES;
 use leasehold::job::{EventName, InvalidName, JobId, LimitScope, MAX_RESOURCE_NAME, NoticeFormat, OrphanPolicy};
 use leasehold::manager::{AuditEventName, Fairness, JobOrder, OnDuplicate, QueueOrder, RecallReason};
 use leasehold::notify::SubscribableEvent;
-use leasehold::schedule::{Action, ActionType, Method, NotRun, Overlap, ScheduleEventName};
+use leasehold::schedule::{Action, ActionType, Method, MissReason, NotRun, Overlap, ScheduleEventName};
 use leasehold::scheduler::Outcome;
 use leasehold::store::{Role, Stream};
 use leasehold::wire::{
@@ -257,6 +257,7 @@ fn it_lists_the_words_of_every_enum() {
         ("JobOrder", all(&JobOrder::ALL)),
         ("JobState", all(&JobState::ALL)),
         ("Method", all(&Method::ALL)),
+        ("MissReason", all(&MissReason::ALL)),
         ("NotRun", all(&NotRun::ALL)),
         ("NoticeFormat", all(&NoticeFormat::ALL)),
         ("AuditEventName", json!(AuditEventName::all().map(AuditEventName::as_str).collect::<Vec<_>>())),
