@@ -149,7 +149,7 @@ impl Hosts {
             return Admission::Call(call);
         }
         drop(turn);
-        // Whoever has waited for the end of a try finds out how it has ended.
+        // Who has waited for the end of a try finds out how it has ended.
         match self.find(caller, clock.now()) {
             Found::Place(call) => Admission::Call(call),
             Found::None(admission) => admission,

@@ -1,6 +1,6 @@
 //! Which of what every manager keeps in memory was changed by another one: a record of the store says it.
 //!
-//! Settings are needed for every claim and change seldom. So nobody lists them again and again: whoever changes one
+//! Settings are needed for every claim and change seldom. So nobody lists them again and again: who changes one
 //! writes the [`ChangesDocument`] afterwards, which counts the changes and names the latest. Each manager reads that
 //! record in real time, before it makes a claim at the latest ([`CLAIMED_WITHIN`]), and then only what it names.
 //!
@@ -32,7 +32,7 @@ pub(super) const CLAIMED_WITHIN: Duration = Duration::from_millis(500);
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// How long whoever changes something waits at most until the others are told of it.
+/// How long a caller that changes something waits at most until the record names the change.
 const LONGEST_TELLING: Duration = Duration::from_secs(5);
 
 /// How long ago the last look may be by which it is said what has changed.
@@ -170,7 +170,7 @@ impl Changes {
         self.moved[topic as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that others are to be told of a change.
+    /// Records a change that the record does not name yet.
     fn is_to_tell(&self, topic: Topic, name: Option<&RecordName>) {
         let mut untold = self.untold.lock();
         untold.insert(Change::of(topic, name));
@@ -181,7 +181,7 @@ impl Changes {
         }
     }
 
-    /// Writes what is to be told. Changes of several calls are told of by one write.
+    /// Writes the changes that the record does not name yet, those of several calls at once.
     async fn tell(&self, store: &dyn Store) -> Result<(), RecordError> {
         // Another call may be writing what this one has to tell.
         let _turn = self.telling.lock().await;
@@ -250,7 +250,7 @@ impl Manager {
         drop(timeout(LONGEST_TELLING, told).await);
     }
 
-    /// Tells of the changes that could not be told of before.
+    /// Tells of the changes that the record does not name yet.
     pub(super) async fn tell_rest(&self) {
         if self.shared.changes.untold.lock().is_empty() && self.shared.changes.telling.try_lock().is_ok() {
             return;

@@ -1,7 +1,7 @@
 //! Jobs of the system's own under ids that follow from what they are for, such as the triggers of schedules.
 //!
 //! Such an id makes one job of many submissions. But anybody can work it out, and submit another job under it. So
-//! whoever finds a job under such an id looks whether it is the one that is meant. Where it is not, the id that follows
+//! who finds a job under such an id looks whether it is the one that is meant. Where it is not, the id that follows
 //! from the taken one is meant, which nobody works out without a key of the installation.
 
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ const TIME: usize = 6;
 /// How long after a line of the log about foreign jobs the next one of the same schedule, or the same queue of the
 /// system's, may come.
 const LINE_EVERY: Duration = Duration::from_secs(60);
-/// How many of these are told apart; the others are one together.
+/// How many of these are counted apart; the others are one together.
 const TOLD_APART: usize = 1_000;
 
 /// What a manager knows of further ids: the key of the installation that they follow from, once it was needed. It is

@@ -52,7 +52,7 @@ pub(super) struct Placed {
     place: Call,
 }
 
-/// What becomes of a call before it begins.
+/// What happens to a call before it begins.
 pub(super) enum Before {
     Placed(Box<Placed>),
     Ended(End),

@@ -93,7 +93,7 @@ enum For {
 /// What is known of a host.
 #[derive(Default)]
 pub(super) struct Breaker {
-    /// The calls in a row that have failed, whoever made them, and when one ended last.
+    /// The calls in a row that have failed, by all parties, and when one ended last.
     failures: u32,
     ended_at: Timestamp,
     /// The latest of them in a row of which no connection came about.

@@ -278,7 +278,7 @@ async fn the_smallest_margin_of_those_that_wait_says_when_a_host_is_called_again
     }
     assert_eq!(wait(86_400).await, Some(LEFT_ALONE_AT_MOST));
     assert_eq!(wait(60).await, Some(Duration::from_secs(15)));
-    assert_eq!(wait(86_400).await, Some(Duration::from_secs(15)), "whoever waits for longer has the use of it");
+    assert_eq!(wait(86_400).await, Some(Duration::from_secs(15)), "who waits for longer has the use of it");
     assert_eq!(wait(1).await, Some(LEFT_ALONE), "and no sooner than a second");
     clock.advance(Duration::from_secs(3));
     assert_eq!(wait(60).await, None);
