@@ -23,7 +23,7 @@ use crate::store::record::{RecordError, change_record};
 use crate::store::{RecordKey, RecordKind, Store, StoreError};
 
 /// The name of the setting that tells of changes.
-pub(crate) const CHANGES: &str = "changes";
+const CHANGES: &str = "changes";
 
 /// How old what a claim goes by may be: a queue that is paused elsewhere has no job claimed later than this.
 pub(super) const CLAIMED_WITHIN: Duration = Duration::from_millis(500);
@@ -51,7 +51,7 @@ words! {
         Limits = "limits",
         /// The subscriptions to events.
         Subscriptions = "subscriptions",
-        /// The schedules.
+        /// The schedules, which loaders look through.
         Schedules = "schedules",
         /// The managers that run.
         Managers = "managers",
@@ -88,7 +88,7 @@ struct Change {
 /// What was changed since a manager last looked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Moved {
-    /// These records.
+    /// Nothing but these records was changed.
     These(BTreeSet<(Topic, Option<RecordName>)>),
     /// Nobody knows what: everything is to be read again.
     Anything,

@@ -132,7 +132,7 @@ impl Meaning {
 
 /// A job of the system's own that is looked for.
 pub(crate) struct SoughtOwn {
-    /// Its first id.
+    /// The id under which it is unless a foreign job has that.
     pub(crate) id: JobId,
     /// A time before which it has not ended, if one is known.
     pub(crate) since: Option<Timestamp>,

@@ -8,7 +8,7 @@ use tracing::debug;
 
 use super::Manager;
 use crate::job::{JobId, RecordName};
-use crate::store::{Record, RecordKind, Sought, Versioned};
+use crate::store::{Record, RecordKind, RecordWrite, Sought, StoreError, Versioned, WriteError};
 
 /// The content of a record that is needed as long as jobs are as it says.
 pub(super) trait Swept: DeserializeOwned + Send + Sync {
@@ -107,6 +107,21 @@ impl Manager {
         let removed = self.remove_records(&over).await;
         let after = page.last().map(|record| record.key.name.clone());
         SweptPage { after, found: page.len(), removed, has_failed: false }
+    }
+
+    /// Writes records where nobody else has written them since.
+    ///
+    /// # Errors
+    /// [`StoreError`] when a record was not written for another reason, or nobody knows whether it was.
+    pub(super) async fn write_where_unchanged(&self, writes: Vec<RecordWrite>) -> Result<(), StoreError> {
+        for result in self.shared.store.write_records(writes).await {
+            match result {
+                Ok(_) | Err(WriteError::Conflict(_)) => {}
+                Err(WriteError::Refused(error)) => return Err(error),
+                Err(WriteError::Unknown(why)) => return Err(StoreError::Unavailable(why)),
+            }
+        }
+        Ok(())
     }
 
     /// Removes these versions of records, and returns how many were removed.

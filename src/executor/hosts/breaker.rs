@@ -56,7 +56,7 @@ impl Heard {
 /// What a caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It may call.
+    /// The caller may call as any other does.
     Closed,
     /// It may call, to find out whether the host answers again.
     Try,

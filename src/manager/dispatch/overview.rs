@@ -69,8 +69,8 @@ impl<Handed> Board<Handed> {
     /// Returns when the next overview is due; `None` when none is to be made.
     pub(super) fn next_overview(&self, now: Timestamp, config: &DispatchConfig) -> Option<Timestamp> {
         let interval = config.poll_interval?;
-        let mut queues = self.waited_for().filter(|(_, lane)| lane.is_in_overview(now)).map(|(queue, _)| queue);
-        let mut queues = queues.by_ref().peekable();
+        let looked_over = self.waited_for().filter(|(_, lane)| lane.is_in_overview(now));
+        let mut queues = looked_over.map(|(queue, _)| queue).peekable();
         queues.peek()?;
         // Who has a claim waiting hands out there what it writes itself.
         let is_at_rest = queues.all(|queue| queue.is_internal() && self.members.all_others_take(queue));

@@ -11,7 +11,7 @@ use crate::job::{JobId, OrderingKey, RecordName};
 use crate::manager::Manager;
 use crate::manager::sweep::SweptPage;
 use crate::store::record::body;
-use crate::store::{Record, RecordKey, RecordKind, Refresh, StoreError, Versioned, WriteError};
+use crate::store::{Record, RecordKey, RecordKind, Refresh, StoreError, Versioned};
 
 /// How old a document is, at the least, whose places are settled by the sweep: far older than any request that is under
 /// way.
@@ -55,15 +55,8 @@ impl Manager {
                 writes.push(record.replaced_by(body(&line.settled())?));
             }
         }
-        for result in self.shared.store.write_records(writes).await {
-            match result {
-                // Somebody else has made sure of it.
-                Ok(_) | Err(WriteError::Conflict(_)) => {}
-                Err(WriteError::Refused(error)) => return Err(error),
-                Err(WriteError::Unknown(why)) => return Err(StoreError::Unavailable(why)),
-            }
-        }
-        Ok(())
+        // Who was first has made sure of it.
+        self.write_where_unchanged(writes).await
     }
 
     /// Removes the documents of a page after this name whose lines have no live job.

@@ -10,7 +10,7 @@ use crate::manager::Manager;
 use crate::manager::announced::Evidence;
 use crate::manager::sweep::Swept;
 use crate::store::record::body;
-use crate::store::{Record, RecordKey, RecordKind, StoreError, Versioned, WriteError};
+use crate::store::{Record, RecordKey, RecordKind, StoreError, Versioned};
 
 /// How old a record is, at the least, whose job is made to be over by the sweep: far older than any request that is
 /// under way.
@@ -76,14 +76,8 @@ impl Manager {
                     Evidence::MayReturn | Evidence::MayBeCreated => record.replaced_by(body(&holder.of_existing())?),
                 });
             }
-            for result in self.shared.store.write_records(writes).await {
-                match result {
-                    // Somebody else has the key now, or the job returns.
-                    Ok(_) | Err(WriteError::Conflict(_)) => {}
-                    Err(WriteError::Refused(error)) => return Err(error),
-                    Err(WriteError::Unknown(why)) => return Err(StoreError::Unavailable(why)),
-                }
-            }
+            // Where another write was first, somebody else has the key now, or the job returns.
+            self.write_where_unchanged(writes).await?;
         }
         Ok(())
     }

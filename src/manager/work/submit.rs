@@ -82,7 +82,7 @@ impl Manager {
         for (place, ready) in prepared.iter_mut().filter(|ready| ready.refusal.is_none()).enumerate() {
             ready.place = place;
         }
-        if self.waiting_claims() > 0 {
+        if !self.shared.store.is_exclusive() && self.waiting_claims() > 0 {
             self.know_changes(CLAIMED_WITHIN).await;
         }
         let handovers = self.claim_for_waiting(prepared, now);
