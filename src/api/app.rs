@@ -110,6 +110,8 @@ impl Limits {
             strange_bodies: self.unauthenticated_bytes,
             strange_calls: self.unauthenticated_calls,
             strange_connections: self.connections.div_ceil(2),
+            streams: self.event_streams,
+            exports: self.exports,
         };
         let budgets = Budgets::new(sizes, &access.names(), self.body_within);
         let proxies = Proxies::new(self.trusted_proxies.clone());
@@ -132,10 +134,6 @@ pub(super) struct AppParts {
     pub(super) metrics: PrometheusHandle,
     pub(super) limits: Limits,
     pub(super) configuration: serde_json::Value,
-    /// One permit for each stream of events that may be open.
-    pub(super) streams: Arc<Semaphore>,
-    /// One permit for each export that may be open.
-    pub(super) exports: Arc<Semaphore>,
     /// One permit for each export that may read from the store.
     pub(super) export_readers: Arc<Semaphore>,
     pub(super) shutdown: CancellationToken,
@@ -155,8 +153,6 @@ impl AppParts {
             of_peers: peers.as_ref().map(|peers| OfPeers::of_managers(peers, limits.body_within)),
             peers,
             metrics,
-            streams: Arc::new(Semaphore::new(limits.event_streams.min(Semaphore::MAX_PERMITS))),
-            exports: Arc::new(Semaphore::new(limits.exports.min(Semaphore::MAX_PERMITS))),
             export_readers: Arc::new(Semaphore::new(limits.export_readers.min(Semaphore::MAX_PERMITS))),
             limits,
             configuration,

@@ -5,10 +5,13 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::extract::FromRequestParts;
+use http::request::Parts;
 use metrics::{Gauge, counter, gauge};
 use parking_lot::Mutex;
 
@@ -51,6 +54,14 @@ impl Holder {
             Self::Address(address) => format!("the address {address}"),
             Self::Process => "the process".to_owned(),
         }
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Holder {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or(Self::Process))
     }
 }
 

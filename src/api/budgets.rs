@@ -22,6 +22,10 @@ pub(super) struct Sizes {
     pub(super) strange_calls: usize,
     /// For the connections of those.
     pub(super) strange_connections: usize,
+    /// For the open streams of events.
+    pub(super) streams: usize,
+    /// For the open exports.
+    pub(super) exports: usize,
 }
 
 /// The budgets of a server, with a share of each for every caller.
@@ -30,6 +34,10 @@ pub(super) struct Budgets {
     bodies: Budget,
     work: Budget,
     strange_bodies: Budget,
+    /// The open streams of events.
+    pub(super) streams: Budget,
+    /// The open exports.
+    pub(super) exports: Budget,
     /// The open calls of those who have not shown who they are.
     pub(super) strange_calls: Budget,
     /// The connections of those; `None` where nobody has to show it.
@@ -48,6 +56,8 @@ impl Budgets {
         Self {
             bodies: Budget::new("bodies", BODIES, sizes.bodies, &callers),
             work: Budget::new("work", "bytes of heartbeats and ends of jobs", sizes.work, &callers),
+            streams: Budget::new("event_streams", "streams of events", sizes.streams, &callers),
+            exports: Budget::new("exports", "exports", sizes.exports, &callers),
             strange_bodies: strange("unauthenticated_bodies", BODIES, sizes.strange_bodies, 16),
             strange_calls: strange("unauthenticated_calls", "calls without a token", sizes.strange_calls, 4),
             strange_connections: (!is_open).then(connections),
@@ -57,7 +67,8 @@ impl Budgets {
 
     /// Shares the budgets of tokens among the holders of these, which have been renewed; those of addresses stay.
     pub(super) fn share_among(&self, tokens: &BTreeSet<Actor>) {
-        [&self.bodies, &self.work].into_iter().for_each(|budget| budget.share_among(tokens));
+        let of_tokens = [&self.bodies, &self.work, &self.streams, &self.exports];
+        of_tokens.into_iter().for_each(|budget| budget.share_among(tokens));
     }
 
     /// Returns at whose expense the body of a call is read.

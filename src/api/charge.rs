@@ -20,6 +20,9 @@ const OF_PROCESSES: [&str; 5] = [MESSAGES_PATH, DELIVERIES_PATH, CALLS_PATH, HIN
 /// The paths of probes, which nobody's calls keep out.
 const PROBES: [&str; 2] = ["/livez", "/readyz"];
 
+/// The calls whose answers go on for as long as their caller likes, of which each has a share.
+const LASTING: [&str; 2] = ["/v1/events", "/v1/jobs/export"];
+
 /// What a call of somebody has who has not shown who it is, until its answer is sent.
 #[derive(Clone, Debug)]
 pub(super) struct StrangersCall {
@@ -47,7 +50,8 @@ pub(super) fn charge(guard: &Guard, request: &mut Request) -> Result<Charged, Ap
     let is_known = remote.as_ref().is_none_or(|remote| remote.is_known());
     let path = request.uri().path();
     let may_read = has_body || !request.method().is_safe();
-    if OF_PROCESSES.contains(&path) || (is_known && !may_read) {
+    let is_lasting = LASTING.contains(&path);
+    if OF_PROCESSES.contains(&path) || (is_known && !may_read && !is_lasting) {
         guard.proxies.believe(from, request.headers_mut());
         return Ok(Charged::default());
     }
@@ -76,7 +80,11 @@ pub(super) fn charge(guard: &Guard, request: &mut Request) -> Result<Charged, Ap
         };
         guard.budgets.account(holder(), sort)
     });
+    let holder = is_lasting.then(holder);
     guard.proxies.believe(from, request.headers_mut());
+    if let Some(holder) = holder {
+        request.extensions_mut().insert::<Holder>(holder);
+    }
     if let Some(account) = account {
         let body = Unread::of(std::mem::take(request.body_mut()), &account)?;
         *request.body_mut() = Body::new(body);

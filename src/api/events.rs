@@ -11,12 +11,12 @@ use axum::response::sse::{Event, Sse};
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use metrics::Gauge;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::budget::{Holder, Share};
 use super::call::{Answer, Call, Read};
-use super::error::{ApiError, Code};
+use super::error::ApiError;
 use super::extract::Query;
 use super::lists::values;
 use crate::clock::Timestamp;
@@ -60,9 +60,10 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(1);
     responses(
         (status = 200, description = "The events, until the server ends", body = EventMessage,
             content_type = "text/event-stream"),
+        (status = 429, description = "`share_taken`: the caller has as many open streams as it may"),
         (status = 503, description = "`overloaded`: the server has as many open streams as it can"),
     ))]
-pub(crate) async fn events(call: Call<Read>, headers: HeaderMap, query: Query) -> Answer {
+pub(crate) async fn events(call: Call<Read>, holder: Holder, headers: HeaderMap, query: Query) -> Answer {
     query.only(&["event", "queue", "kind", "owner", "job", "since", LAST_EVENT_ID_PARAMETER])?;
     let filter = EventFilter {
         events: values(&query, "event")?,
@@ -72,9 +73,7 @@ pub(crate) async fn events(call: Call<Read>, headers: HeaderMap, query: Query) -
         jobs: values(&query, "job")?,
     };
     let from = beginning(&headers, &query)?;
-    let place = call.app.streams.clone().try_acquire_owned();
-    let place =
-        place.map_err(|_| ApiError::new(Code::Overloaded, "as many event streams as the server takes are open"))?;
+    let place = call.app.guard.budgets.streams.take(&holder, 1)?;
     let feed = call.app.manager.events(filter, from).await?;
     let open = Open::new(place);
     let streaming = Streaming { feed, shutdown: call.app.shutdown.clone(), greeted: false, _open: open };
@@ -143,11 +142,11 @@ fn message(item: &FeedItem) -> Event {
 /// An open stream in the metrics, until it is dropped.
 struct Open {
     gauge: Gauge,
-    _place: OwnedSemaphorePermit,
+    _place: Share,
 }
 
 impl Open {
-    fn new(place: OwnedSemaphorePermit) -> Self {
+    fn new(place: Share) -> Self {
         let gauge = metrics::gauge!("leasehold_event_streams");
         gauge.increment(1);
         Self { gauge, _place: place }

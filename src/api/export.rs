@@ -8,8 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
+use super::budget::Holder;
 use super::call::{Answer, Call, Read};
-use super::error::{ApiError, Code};
+use super::error::ApiError;
 use super::extract::Query;
 use super::lists::{FILTER, FilterParams, filter, parse};
 use super::pieces::{self, NDJSON, Source};
@@ -45,16 +46,15 @@ const BODY_BYTES: u64 = 1 << 20;
     responses(
         (status = 200, description = "The jobs, one per line", body = Vec<SelectedJob>,
             content_type = "application/x-ndjson"),
+        (status = 429, description = "`share_taken`: the caller has as many exports under way as it may"),
         (status = 503, description = "`overloaded`: the server runs as many exports as it can"),
     ))]
-pub(crate) async fn export(call: Call<Read>, query: Query) -> Answer {
+pub(crate) async fn export(call: Call<Read>, holder: Holder, query: Query) -> Answer {
     query.only(&[&FILTER[..], &["sort", "fields", "reveal"]].concat())?;
     let sort = query.one("sort")?.map(|text| parse::<Sort>("sort", text)).transpose()?.unwrap_or_default();
     let search = Search { filter: filter(&call.app, &query)?, sort, after: None, limit: PAGE };
     let (fields, sight) = (Fields::of(&query)?, call.revealing(&query)?);
-    let place = call.app.exports.clone().try_acquire_owned();
-    let place =
-        place.map_err(|_| ApiError::new(Code::Overloaded, "as many exports as the server takes are under way"))?;
+    let place = call.app.guard.budgets.exports.take(&holder, 1)?;
     if sight == Sight::Everything {
         call.app.manager.audit_changes(&[call.change(ChangeName::JobsRevealed).to(&query)]).await?;
     }

@@ -54,8 +54,6 @@ impl Fixture {
             peers: None,
             of_peers: None,
             metrics: metrics::install().expect("metrics"),
-            streams: Arc::new(Semaphore::new(limits.event_streams)),
-            exports: Arc::new(Semaphore::new(limits.exports)),
             export_readers: Arc::new(Semaphore::new(limits.export_readers)),
             limits,
             configuration: serde_json::Value::Null,

@@ -78,6 +78,33 @@ fn unending(begins: Vec<u8>) -> reqwest::Body {
 }
 
 #[tokio::test]
+async fn nobody_has_all_streams_of_events_or_all_exports() {
+    let limits = Limits { event_streams: 4, exports: 4, ..Limits::default() };
+    let server = guarded(&[("hoarder", &[Role::Read]), ("other", &[Role::Read, Role::Submit])], limits).await;
+    let payload = || Some(json(&format!("\"{}\"", "x".repeat(900_000))));
+    for _ in 0..30 {
+        let job = SubmitJob { payload: payload(), ..SubmitJob::new("q", "k") };
+        server.client_with(Some("other")).submit(&job).await.expect("submitted");
+    }
+    let http = reqwest::Client::new();
+    for path in ["/v1/events", "/v1/jobs/export"] {
+        let open = async |token: &str| http.get(server.url(path)).bearer_auth(token).send().await.expect("an answer");
+        let mut held = Vec::new();
+        let refused = loop {
+            match open("hoarder").await {
+                answer if answer.status() == 200 => held.push(answer),
+                refused => break problem(refused).await,
+            }
+            assert!(held.len() < 4, "{path}: it has all");
+        };
+        assert_eq!((held.len(), refused.status, refused.code.as_str()), (3, 429, "share_taken"), "{path}");
+        let other = open("other").await;
+        assert_eq!(other.status(), 200, "{path}: what is left is not kept for the other");
+        drop((held, other));
+    }
+}
+
+#[tokio::test]
 async fn streams_of_schedules_that_bring_next_to_nothing_end_and_keep_nobody_out() {
     let limits = Limits { body_within: Duration::from_secs(2), ..Limits::default() };
     let tokens: [(&str, &[Role]); 3] =
