@@ -22,9 +22,11 @@ use super::limits;
 use super::log::{self, LogFormat};
 use super::managing::{Duties, Means, Shown};
 use super::members::Members;
+use super::memory;
 use super::monitor::OversightArgs;
 use super::notify::{self, Notifications, NotifyArgs};
 use super::output::print;
+use super::permissions::hide_settings;
 use super::renewal::Renewal;
 use super::settings::Settings;
 use super::signals::Signals;
@@ -176,6 +178,7 @@ impl Host {
         stopping: &'static str,
     ) -> Result<Self, Failure> {
         log::start(args.log_format.or(settings.log_format).unwrap_or_default(), "info");
+        hide_settings();
         let files = limits::raise_open_files();
         let connections = args.max_connections.or(settings.max_connections);
         let per_address = args.max_connections_per_address.or(settings.max_connections_per_address);
@@ -255,6 +258,7 @@ impl Host {
         }
         let executor = notify::executor(&self.notifications)?;
         let _renewing = self.renewal.start();
+        let _giving_back = memory::give_back();
         let _reading = self.cluster.as_ref().and_then(|cluster| cluster.secret.keep_read());
         let peer_secret = self.cluster.map(|cluster| cluster.secret.secret);
         let means = Means {

@@ -50,6 +50,7 @@ mod managing;
 mod many;
 mod member_name;
 mod members;
+mod memory;
 mod meter;
 mod migrate;
 mod monitor;

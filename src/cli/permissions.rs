@@ -1,7 +1,16 @@
-//! Who else on this machine can read or write the files that a process relies on.
+//! Who else on this machine can read what a process relies on, or write to it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use crate::worker::shell;
+
+/// Hides the process's environment and memory from other processes of its user, or says that they can read it.
+pub(super) fn hide_settings() {
+    if let Err(error) = shell::hide_settings() {
+        tracing::warn!(%error, "other processes of this user can read the settings of this one in /proc");
+    }
+}
 
 /// Checks that nobody but its owner, and who has the group of this process, can write to the settings file, which says
 /// who may call a server.

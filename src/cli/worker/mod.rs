@@ -20,6 +20,7 @@ use clap::Args;
 
 use crate::cli::failure::Failure;
 use crate::cli::log::{self, LogFormat};
+use crate::cli::permissions::hide_settings;
 use crate::cli::server::ServerArgs;
 use crate::cli::settings::{Settings, WorkerSettings};
 use crate::cli::signals::Signals;
@@ -103,9 +104,7 @@ pub(super) struct WorkerArgs {
 /// Works until it is stopped.
 pub(super) async fn run(args: WorkerArgs, settings: Settings) -> Result<(), Failure> {
     log::start(args.log_format.or(settings.log_format).unwrap_or_default(), "info");
-    if let Err(error) = shell::hide_settings() {
-        tracing::warn!(%error, "jobs of this user can read the worker's settings in /proc");
-    }
+    hide_settings();
     warn_of_rights();
     let client = args.server.connect(&settings.client)?;
     let config = config(args.worker, settings.worker)?;

@@ -1,6 +1,7 @@
 //! A worker process and a server process.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sys::signal::Signal;
@@ -157,15 +158,21 @@ fn a_command_gets_none_of_its_workers_settings() {
     assert!(seen("given").contains(&"LEASEHOLD_SERVER".to_owned()), "what the job itself brings is taken from it");
 }
 
+/// The program, where the user can run it whom nothing on this machine belongs to.
+fn program_of_a_user(place: &Path) -> PathBuf {
+    let program = place.join("leasehold");
+    // By a process that has ended: while somebody has the file open to write to it, it cannot be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_leasehold")).arg(&program).status();
+    assert!(copied.is_ok_and(|status| status.success()), "copied");
+    ServerUser::open(place).expect("anybody may run it");
+    program
+}
+
 #[test]
 fn a_command_cannot_read_its_workers_token_in_proc() {
     let bed = Bed::start();
     let place = tempfile::tempdir_in(ServerUser::reachable_temp_dir()).expect("a directory");
-    let program = place.path().join("leasehold");
-    // By a process that has ended: while somebody has the file open to write to it, it cannot be run.
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_leasehold")).arg(&program).status();
-    assert!(copied.is_ok_and(|status| status.success()), "copied");
-    ServerUser::open(place.path()).expect("anybody may run it");
+    let program = program_of_a_user(place.path());
     let words = ServerUser::command_line(Command::new(&program).arg("worker"));
     let settings = [("LEASEHOLD_SERVER", bed.server.url()), ("LEASEHOLD_TOKEN", "lh_secret".to_owned())];
     let _worker = Started::of(Command::new(&words[0]).args(&words[1..]).current_dir(place.path()).envs(settings));
@@ -173,6 +180,29 @@ fn a_command_cannot_read_its_workers_token_in_proc() {
     bed.run(&["wait", &id]).expect(1);
     let job = bed.job(&id).to_string();
     assert!(job.contains("ermission denied") && !job.contains("lh_secret"), "{job}");
+}
+
+#[test]
+fn processes_of_a_servers_user_cannot_read_its_settings_in_proc() {
+    const SCRIPT: &str = r#"
+        "$0" serve --listen 127.0.0.1:0 --data-dir "$1/data" 2>"$1/log" >&2 & server=$!
+        for _ in $(seq 600); do grep -q serving "$1/log" && break; sleep 0.1; done
+        { tr '\0' '\n' <"/proc/$server/environ"; } 2>&1
+        cat "$1/log"
+        kill "$server"; wait "$server"
+    "#;
+    let place = tempfile::tempdir_in(ServerUser::reachable_temp_dir()).expect("a directory");
+    let own = tempfile::tempdir_in(ServerUser::reachable_temp_dir()).expect("a directory");
+    ServerUser::own(own.path()).expect("it is the user's");
+    let mut script = Command::new("sh");
+    script.args(["-c", SCRIPT]).arg(program_of_a_user(place.path())).arg(own.path());
+    let words = ServerUser::command_line(&script);
+    let mut script = Command::new(&words[0]);
+    script.args(&words[1..]).current_dir(own.path()).env("LEASEHOLD_TOKEN", "lh_secret");
+    let output = script.output().expect("it ran");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("serving") && !said.contains("WARN"), "{said}");
+    assert!(said.contains("ermission denied") && !said.contains("lh_secret"), "{said}");
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl ServerUser {
     }
 
     /// Gives `folder` and all in it to the server's user.
-    pub(super) fn own(folder: &Path) -> Result<(), String> {
+    pub(crate) fn own(folder: &Path) -> Result<(), String> {
         if !Self::is_other() {
             return Ok(());
         }
