@@ -6,7 +6,7 @@ use super::extract::Query;
 use super::json::ok;
 use super::lists::{decode, encode_cursor, limit, time, values};
 use crate::clock::Timestamp;
-use crate::job::{Actor, JobId, Kind, Owner, QueueName};
+use crate::job::{Actor, JobId, Kind, Owner, QueueName, WorkerId};
 use crate::manager::{AuditEventName, AuditQuery};
 use crate::wire::AuditAnswer;
 
@@ -24,6 +24,8 @@ use crate::wire::AuditAnswer;
         ("event" = Option<Vec<AuditEventName>>, Query, max_items = 100, description = "Selects these events"),
         ("actor" = Option<Vec<Actor>>, Query, max_items = 100,
             description = "Selects events that these workers, people or parts of the system caused"),
+        ("worker" = Option<Vec<WorkerId>>, Query, max_items = 100,
+            description = "Selects transitions that these workers caused, whatever their tokens are called"),
         ("from" = Option<Timestamp>, Query, description = "Selects what happened at this time or later"),
         ("to" = Option<Timestamp>, Query, description = "Selects what happened at this time or earlier"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,
@@ -32,7 +34,7 @@ use crate::wire::AuditAnswer;
     ),
     responses((status = 200, description = "A page of the audit", body = AuditAnswer)))]
 pub(crate) async fn audit(call: Call<Read>, query: Query) -> Answer {
-    query.only(&["job", "queue", "kind", "owner", "event", "actor", "from", "to", "limit", "cursor"])?;
+    query.only(&["job", "queue", "kind", "owner", "event", "actor", "worker", "from", "to", "limit", "cursor"])?;
     let wanted = AuditQuery {
         from: time(&query, "from")?,
         to: time(&query, "to")?,
@@ -42,6 +44,7 @@ pub(crate) async fn audit(call: Call<Read>, query: Query) -> Answer {
         owners: values(&query, "owner")?,
         events: values(&query, "event")?,
         actors: values(&query, "actor")?,
+        workers: values(&query, "worker")?,
         after: query.one("cursor")?.map(decode).transpose()?,
         limit: limit(&query)?,
     };

@@ -64,6 +64,9 @@ pub(super) struct AuditArgs {
     /// Show only what this worker, person or part of the system did (repeatable)
     #[arg(long = "by", value_name = "WHO")]
     actors: Vec<String>,
+    /// Show only what this worker did, whatever its token is called (repeatable)
+    #[arg(long = "worker", value_name = "WORKER")]
+    workers: Vec<String>,
     /// Show only what happened at this time or later
     #[arg(long, value_name = "TIME", value_parser = when::parse_past)]
     from: Option<Timestamp>,
@@ -88,6 +91,7 @@ pub(super) async fn run(args: AuditArgs, settings: Settings) -> Result<(), Failu
         owners,
         events: args.events,
         actors: args.actors,
+        workers: args.workers,
         from: args.from,
         to: args.to,
         ..AuditQuery::default()

@@ -88,6 +88,8 @@ pub struct AuditQuery {
     pub events: Vec<AuditEventName>,
     /// Selects events that these workers, people or parts of the system caused.
     pub actors: Vec<String>,
+    /// Selects transitions that these workers caused, whatever their tokens are called.
+    pub workers: Vec<String>,
     /// Selects what happened at this time or later.
     pub from: Option<Timestamp>,
     /// Selects what happened at this time or earlier.
@@ -136,7 +138,8 @@ impl AuditQuery {
     pub(super) fn parameters(&self, call: Call) -> Call {
         let call = call.each("job", &self.jobs).each("queue", &self.queues).each("kind", &self.kinds);
         let call = call.each("owner", &self.owners).each("event", self.events.iter().map(|event| event.as_str()));
-        let call = call.each("actor", &self.actors).each("from", self.from).each("to", self.to);
+        let call = call.each("actor", &self.actors).each("worker", &self.workers);
+        let call = call.each("from", self.from).each("to", self.to);
         call.each("limit", self.limit).each("cursor", &self.cursor)
     }
 }

@@ -7,7 +7,7 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::clock::Timestamp;
-use crate::job::{Actor, EventName, JobId, Kind, Owner, QueueName};
+use crate::job::{Actor, EventName, JobId, Kind, Owner, QueueName, WorkerId};
 use crate::store::{AuditPage, AuditPlace, AuditSearch};
 
 use crate::manager::Manager;
@@ -96,6 +96,8 @@ pub struct AuditQuery {
     pub events: Vec<AuditEventName>,
     /// Selects events that these workers, people or parts of the system caused.
     pub actors: Vec<Actor>,
+    /// Selects transitions that these workers caused, whatever their tokens are called.
+    pub workers: Vec<WorkerId>,
     /// The place after which the page begins.
     pub after: Option<AuditPlace>,
     /// The most events of the page.
@@ -114,6 +116,7 @@ impl AuditQuery {
             ("leasehold.job.owner", texts(&self.owners, ToString::to_string)),
             ("event.action", texts(&self.events, |event| event.action())),
             ("user.name", texts(&self.actors, ToString::to_string)),
+            ("leasehold.worker_id", texts(&self.workers, ToString::to_string)),
         ];
         let terms = terms.into_iter().filter(|(_, values)| !values.is_empty()).collect();
         let Self { from, to, after, limit, .. } = self;
@@ -138,7 +141,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::job::{Body, Job, JobSpec};
+    use crate::job::{Body, HistoryEntry, Job, JobSpec};
     use crate::manager::audit_entry::entry;
 
     #[test]
@@ -151,7 +154,8 @@ mod tests {
             (JobId::new("a").expect("an id"), Actor::new("ann").expect("a name"), Timestamp::from_millis(7));
         let job = Job::submit(id.clone(), Arc::new(spec), Body::default(), (at, None), &by, at);
         let (number, first) = job.history.numbered().next().expect("submitted");
-        let entry = entry(&job, number, first);
+        let worker = || vec![WorkerId::new("host7:1").expect("an id")];
+        let entry = entry(&job, number, &HistoryEntry { worker_id: worker().pop(), ..first.clone() });
         let finds = |query: AuditQuery| query.into_search().selects(entry.at, &entry.document);
         let whole = AuditQuery {
             from: Some(at),
@@ -162,6 +166,7 @@ mod tests {
             owners: vec![Owner::new("team").expect("a name")],
             events: vec![AuditEventName::Change(ChangeName::LimitSet), AuditEventName::Job(EventName::Submitted)],
             actors: vec![by],
+            workers: worker(),
             ..AuditQuery::default()
         };
         assert!(finds(whole.clone()) && finds(AuditQuery::default()));
@@ -175,6 +180,7 @@ mod tests {
             AuditQuery { owners: vec![Owner::new("tea").expect("a name")], ..whole.clone() },
             AuditQuery { events: vec![AuditEventName::Job(EventName::Claimed)], ..whole.clone() },
             AuditQuery { actors: vec![Actor::new("bob").expect("a name")], ..whole.clone() },
+            AuditQuery { workers: vec![WorkerId::new("ann").expect("an id")], ..whole.clone() },
         ] {
             assert!(!finds(wrong.clone()), "{wrong:?}");
         }

@@ -150,14 +150,15 @@ fn label_name(name: &str) -> String {
 
 fn annotations(data: &EventData) -> BTreeMap<&'static str, String> {
     let annotations = match data {
-        EventData::Job(JobEvent { event, actor, reason, job }) => [
+        EventData::Job(JobEvent { event, actor, worker_id, reason, job }) => vec![
             ("summary", Some(format!("Job {} {event}: {} in {}", job.id, job.kind, job.queue))),
             ("description", reason.clone()),
             ("error", job.error.as_ref().map(|error| format!("{}: {}", error.code, error.message))),
             ("actor", Some(actor.as_str().to_owned())),
+            ("worker_id", worker_id.as_ref().map(ToString::to_string)),
             ("attempt", Some(job.attempt.get().to_string())),
         ],
-        EventData::Schedule(ScheduleEvent { event, actor, reason, missed, schedule, .. }) => [
+        EventData::Schedule(ScheduleEvent { event, actor, reason, missed, schedule, .. }) => vec![
             ("summary", Some(format!("Schedule {} {}", schedule.id, event.short()))),
             ("description", reason.clone()),
             ("missed", missed.as_ref().map(ToString::to_string)),

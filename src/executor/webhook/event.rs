@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use crate::clock::Timestamp;
 use crate::job::{
-    Actor, Attempt, EventName, Fence, Job, JobError, JobId, JobState, Kind, Notice, Owner, QueueName, ScheduleId,
+    Actor, Attempt, EventName, Fence, HistoryEntry, Job, JobError, JobId, JobState, Kind, Notice, Owner, QueueName,
+    ScheduleId, WorkerId,
 };
 use crate::schedule::{MissedTimes, Schedule, ScheduleEventName, ScheduleNotice, SchedulePause};
 
@@ -44,6 +45,9 @@ pub struct JobEvent {
     pub event: EventName,
     /// The actor that caused the event.
     pub actor: Actor,
+    /// The worker that caused it, where it has a token, whose name is the actor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_id: Option<WorkerId>,
     /// The reason, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -149,11 +153,11 @@ impl Event {
             fence: entry.fence,
             error: job.error.clone(),
         };
-        let (event, actor, reason) = (entry.event, entry.actor.clone(), entry.reason.clone());
+        let HistoryEntry { event, actor, worker_id, reason, .. } = entry.clone();
         Self {
             id: Uuid::new_v5(&EVENT_NAMESPACE, name.as_bytes()),
             at: entry.at,
-            data: EventData::Job(JobEvent { event, actor, reason, job: data }),
+            data: EventData::Job(JobEvent { event, actor, worker_id, reason, job: data }),
         }
     }
 

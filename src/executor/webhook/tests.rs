@@ -9,6 +9,7 @@ use super::*;
 use crate::executor::{CallError, HttpAnswer, RefusedTarget, RetryAfter, TargetPolicy};
 use crate::job::{
     Actor, Attempt, Body, EventName, Fence, Job, JobError, JobId, JobSpec, JobState, Kind, Notice, Owner, QueueName,
+    WorkerId,
 };
 use crate::schedule::{MissedTimes, Schedule, ScheduleEventName, ScheduleNotice};
 
@@ -25,7 +26,7 @@ fn data(name: EventName) -> JobEvent {
         error: Some(JobError { code: "exit".to_owned(), message: "status 1".to_owned() }),
     };
     let reason = Some("no heartbeat".to_owned());
-    JobEvent { event: name, actor: Actor::system("monitor"), reason, job }
+    JobEvent { event: name, actor: Actor::system("monitor"), worker_id: None, reason, job }
 }
 
 fn event_of(data: EventData) -> Event {
@@ -61,9 +62,11 @@ fn submitted(id: &str, at: Timestamp) -> (Job, Notice) {
 
 #[test]
 fn a_notice_is_the_same_event_whoever_tells_of_it_and_no_other() {
-    let (job, notice) = submitted("a/1", time(NOW));
+    let (job, mut notice) = submitted("a/1", time(NOW));
+    notice.entry.worker_id = Some(WorkerId::new("host7:1").expect("an id"));
     let told = Event::of_job(&job, &notice);
-    let EventData::Job(JobEvent { event, actor, job: told_of, .. }) = &told.data else { panic!("{told:?}") };
+    let EventData::Job(JobEvent { event, actor, worker_id, job: told_of, .. }) = &told.data else { panic!("{told:?}") };
+    assert_eq!(*worker_id, notice.entry.worker_id);
     assert_eq!((*event, told.at, told_of.state), (EventName::Submitted, time(NOW), JobState::Available));
     assert_eq!((told_of.id.as_str(), actor.as_str()), ("a/1", "somebody"));
     assert_eq!(Event::of_job(&job.clone(), &notice.clone()), told);
