@@ -27,6 +27,9 @@ Examples:
 pub(super) struct ExportArgs {
     #[command(flatten)]
     jobs: ListingArgs,
+    /// Export the values of `env` and the addresses too, which needs the role `admin`; the audit keeps who asked
+    #[arg(long)]
+    reveal: bool,
     /// Write to this file, which appears once the export is complete
     #[arg(long, short, value_name = "FILE", env = "LEASEHOLD_EXPORT_FILE")]
     output: Option<PathBuf>,
@@ -37,7 +40,11 @@ pub(super) struct ExportArgs {
 /// Exports the jobs.
 pub(super) async fn run(args: ExportArgs, settings: Settings) -> Result<(), Failure> {
     let client = args.server.connect(&settings.client)?;
-    let export = client.export(&args.jobs.query(), &args.jobs.fields).await?;
+    let (query, fields) = (args.jobs.query(), &args.jobs.fields);
+    let export = match args.reveal {
+        true => client.revealed_export(&query, fields).await?,
+        false => client.export(&query, fields).await?,
+    };
     let Some(path) = args.output else {
         copy(export, &mut io::stdout().lock()).await?;
         return Ok(());

@@ -21,6 +21,9 @@ Examples:
   leasehold get 0197b2f0-6c1e-7c57-a6ac-bbdcbdad0cd5
   leasehold get --json my-job | jq .result")]
 pub(super) struct GetArgs {
+    /// Show the values of `env` and the addresses too, which needs the role `admin`; the audit keeps who asked
+    #[arg(long)]
+    reveal: bool,
     #[command(flatten)]
     jobs: Ids,
 }
@@ -31,7 +34,8 @@ pub(super) async fn run(args: GetArgs, settings: Settings) -> Result<(), Failure
     let client = answer.connect(&settings.client)?;
     let (mut gap, mut missing) = ("", Vec::new());
     for id in &job_id::resolve_all(&client, &ids).await? {
-        match client.job(id).await {
+        let found = if args.reveal { client.revealed_job(id).await } else { client.job(id).await };
+        match found {
             Ok(job) => {
                 answer.print(&job, |job| format!("{gap}{}", describe(job)))?;
                 gap = "\n";

@@ -139,7 +139,7 @@ pub(super) struct SubmitArgs {
 
 /// Parses a name and a value.
 pub(super) fn label(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("a label is NAME=VALUE")?;
+    let (name, value) = text.split_once('=').ok_or("it is no NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 

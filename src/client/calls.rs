@@ -58,6 +58,15 @@ impl Client {
         self.get(&["v1", "jobs", id]).await
     }
 
+    /// Returns the job with this id, with the values of `env` and the addresses that others do not see. The audit keeps
+    /// who asked.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `forbidden` without the role `admin`, `not_found` when there is none.
+    pub async fn revealed_job(&self, id: &str) -> Result<Job, ClientError> {
+        self.send(self.call(Method::GET, &["v1", "jobs", id], Repeat::Safe).query("reveal", "true")).await
+    }
+
     /// Returns the job with this id, once it is in a final state or `wait` (at most a minute) is over.
     ///
     /// # Errors
@@ -94,9 +103,21 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn export(&self, query: &JobQuery, fields: &[String]) -> Result<Export, ClientError> {
+        self.open(&self.export_call(query, fields)).await.map(Export)
+    }
+
+    /// Streams all jobs that match as [`Client::export`] does, with the values of `env` and the addresses that others
+    /// do not see. The audit keeps who asked.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `forbidden` without the role `admin`.
+    pub async fn revealed_export(&self, query: &JobQuery, fields: &[String]) -> Result<Export, ClientError> {
+        self.open(&self.export_call(query, fields).query("reveal", "true")).await.map(Export)
+    }
+
+    fn export_call(&self, query: &JobQuery, fields: &[String]) -> Call {
         let call = query.filter(self.call(Method::GET, &["v1", "jobs", "export"], Repeat::Safe));
-        let call = call.each("sort", &query.sort).each("fields", fields);
-        self.open(&call).await.map(Export)
+        call.each("sort", &query.sort).each("fields", fields)
     }
 
     /// Lists the fields of a job, and what each can be used for in queries.

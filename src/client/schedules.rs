@@ -118,6 +118,14 @@ impl Client {
         self.send(self.schedule_call(Method::GET, &[id])).await
     }
 
+    /// Returns a schedule with the values of `env` and the addresses that others do not see. The audit keeps who asked.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; `forbidden` without the role `admin`, `schedule_not_found` when there is none.
+    pub async fn revealed_schedule(&self, id: &str) -> Result<Schedule, ClientError> {
+        self.send(self.schedule_call(Method::GET, &[id]).query("reveal", "true")).await
+    }
+
     /// Removes a schedule.
     ///
     /// # Errors

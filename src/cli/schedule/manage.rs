@@ -67,6 +67,15 @@ pub(super) struct OneArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Show the values of `env` and the addresses too, which needs the role `admin`; the audit keeps who asked
+    #[arg(long)]
+    reveal: bool,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct TriggersArgs {
     #[command(flatten)]
     one: OneArgs,
@@ -95,8 +104,11 @@ pub(super) async fn list(args: ListArgs, settings: Settings) -> Result<(), Failu
 }
 
 /// Shows a schedule.
-pub(super) async fn show(args: OneArgs, settings: Settings) -> Result<(), Failure> {
-    args.answer.print(&args.answer.connect(&settings.client)?.schedule(&args.id).await?, describe)
+pub(super) async fn show(args: ShowArgs, settings: Settings) -> Result<(), Failure> {
+    let ShowArgs { one: OneArgs { id, answer }, reveal } = args;
+    let client = answer.connect(&settings.client)?;
+    let found = if reveal { client.revealed_schedule(&id).await? } else { client.schedule(&id).await? };
+    answer.print(&found, describe)
 }
 
 /// Lists the due times of a schedule.

@@ -38,7 +38,7 @@ Examples:
   leasehold schedule list --owner billing 'errors > 0 or not_run_at > now-1d'")]
     List(manage::ListArgs),
     /// Show everything about a schedule
-    Show(manage::OneArgs),
+    Show(manage::ShowArgs),
     /// List when a schedule was due, and what has become of it
     Triggers(manage::TriggersArgs),
     Pause(change::PauseArgs),

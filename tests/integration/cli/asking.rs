@@ -13,6 +13,23 @@ pub(super) fn completions(bed: &Bed, words: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn secrets_are_shown_where_they_are_asked_for() {
+    const SECRET: &str = "s3cret";
+    let bed = Bed::start();
+    let env = format!("TOKEN={SECRET}");
+    let id = bed.submit(&["--env", &env], "true");
+    let call = ["--call", "https://jobs.example/", "--header", &format!("Authorization=Bearer {SECRET}")];
+    bed.run(&[&["schedule", "add", "nightly", "--every", "1d"][..], &call].concat()).expect(0);
+    for command in [&["get", &id][..], &["get", &id, "--json"], &["export"], &["schedule", "show", "nightly", "--json"]]
+    {
+        let hidden = bed.run(command).expect(0).stdout();
+        assert!(hidden.contains("***") && !hidden.contains(SECRET), "{command:?}: {hidden}");
+        let shown = bed.run(&[command, &["--reveal"]].concat()).expect(0).stdout();
+        assert!(shown.contains(SECRET) && !shown.contains("***"), "{command:?}: {shown}");
+    }
+}
+
+#[test]
 fn jobs_are_counted_reckoned_and_listed_by_field() {
     let bed = Bed::start();
     for (queue, priority) in [("day", "1"), ("day", "2"), ("night", "1")] {
