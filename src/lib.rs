@@ -8,7 +8,7 @@
 //! holds it):
 //!
 //! 1. [`clock`] – where time comes from.
-//! 2. [`trust`] – whose certificates count.
+//! 2. [`outgoing`] – what the clients in the program have in common.
 //! 3. [`job`] – the job, its states and its transitions: pure functions of (job, request, now).
 //! 4. [`schedule`] – schedules, and when they fire: cron expressions, time zones, excluded days.
 //! 5. [`query`] – what can be asked of a store: filters, order, cursors, and Kibana's query language.
@@ -37,6 +37,7 @@ pub mod job;
 pub mod manager;
 pub mod monitor;
 pub mod notify;
+mod outgoing;
 mod page;
 pub mod peers;
 pub mod query;
@@ -45,6 +46,5 @@ mod recursion;
 pub mod schedule;
 pub mod scheduler;
 pub mod store;
-mod trust;
 pub mod wire;
 pub mod worker;

@@ -18,6 +18,7 @@ use super::failure::Failure;
 use super::output::{complain, print};
 use super::settings::Settings;
 use crate::client::innermost_cause;
+use crate::outgoing;
 
 /// The saved objects: a data view, searches, charts and a dashboard.
 const OBJECTS: &str = include_str!("../../deploy/kibana/leasehold.ndjson");
@@ -116,7 +117,9 @@ fn objects(prefix: &str) -> Result<String, Failure> {
 }
 
 fn client(authority: Option<PathBuf>) -> Result<Client, Failure> {
-    let mut builder = Client::builder().timeout(TIMEOUT).user_agent(concat!("leasehold/", env!("CARGO_PKG_VERSION")));
+    let mut builder = outgoing::by_proxy(outgoing::direct())
+        .timeout(TIMEOUT)
+        .user_agent(concat!("leasehold/", env!("CARGO_PKG_VERSION")));
     if let Some(file) = authority {
         let unusable = |error: String| Failure::Usage(format!("cannot use {}: {error}", file.display()));
         let pem = fs::read(&file).map_err(|error| unusable(error.to_string()))?;

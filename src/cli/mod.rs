@@ -106,6 +106,10 @@ struct Cli {
     /// Trust the authorities in this PEM file too, beside those of the system
     #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
+    /// Call servers and Kibana by this HTTP proxy, such as http://proxy.example:3128 [default: none, whatever
+    /// HTTP_PROXY says]
+    #[arg(long, global = true, value_name = "URL")]
+    proxy: Option<String>,
     #[command(flatten)]
     look: look::LookArgs,
     #[command(subcommand)]
@@ -231,6 +235,9 @@ fn start(cli: Cli) -> Result<(), Failure> {
     let mut settings = Settings::read(cli.config.as_deref())?;
     if let Some(file) = cli.ca.as_deref().or(settings.ca.as_deref()) {
         settings::trust_also(file)?;
+    }
+    if let Some(proxy) = cli.proxy.as_deref().or(settings.proxy.as_deref()) {
+        settings::call_by(proxy)?;
     }
     if cli.command.calls_a_server() {
         settings.client = context::apply(settings.client, cli.context.as_deref())?;

@@ -37,6 +37,7 @@ use super::log::LogFormat;
 use super::member_name::MemberName;
 use super::monitor::OversightArgs;
 use super::notify::NotifyArgs;
+use super::output::clean;
 use super::performing::PerformingArgs;
 use super::permissions::closed_to_others;
 use super::server::ServerArgs;
@@ -45,8 +46,8 @@ use crate::api::TrustedProxy;
 use crate::api::access::Token;
 use crate::job::strict::Strict;
 use crate::manager::QueueOrder;
+use crate::outgoing;
 use crate::store::embedded::{EmbeddedOptions, LEAST_SCRUB_BYTES, MOST_SCRUB_BYTES};
-use crate::trust;
 
 const DEFAULT_DATA_DIR: &str = "leasehold-data";
 /// The least that a query may be given: in less, none could be answered.
@@ -64,6 +65,7 @@ pub(super) struct Settings {
     pub(super) file: Option<PathBuf>,
     pub(super) listen: Option<SocketAddr>,
     pub(super) ca: Option<PathBuf>,
+    pub(super) proxy: Option<String>,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) store: Option<StoreKind>,
     pub(super) memory_limit: Option<SizeSetting>,
@@ -267,7 +269,13 @@ pub(super) fn trust_also(file: &Path) -> Result<(), Failure> {
     let wrong =
         |what: &dyn std::fmt::Display| Failure::Usage(format!("`ca` (--ca, LEASEHOLD_CA): {} {what}", file.display()));
     let pem = std::fs::read(file).map_err(|error| wrong(&format_args!("cannot be read: {error}")))?;
-    trust::also(&pem).map_err(|error| wrong(&error))
+    outgoing::trust_also(&pem).map_err(|error| wrong(&error))
+}
+
+/// Has commands call servers by this proxy.
+pub(super) fn call_by(proxy: &str) -> Result<(), Failure> {
+    let wrong = |why| Failure::Usage(format!("`proxy` (--proxy, LEASEHOLD_PROXY): `{}` {why}", clean(proxy)));
+    outgoing::call_by(proxy).map_err(wrong)
 }
 
 fn default_data_dir() -> PathBuf {

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use super::addresses::{Address, Addresses};
 use super::error::ClientError;
 use crate::job::strict;
-use crate::trust;
+use crate::outgoing;
 use crate::wire::{CLUSTER, Problem};
 
 /// How long connecting may take.
@@ -113,8 +113,8 @@ impl Client {
         let addresses = Addresses::parse(base_urls)?;
         let authorization = token.map(authorization).transpose()?;
         // To read the certificates of all authorities takes long beside a short call.
-        let http = if addresses.has_tls() { trust::client() } else { trust::client().tls_built_in_root_certs(false) };
-        let http = http
+        let http = outgoing::client().tls_built_in_root_certs(addresses.has_tls());
+        let http = outgoing::by_proxy(http)
             .connect_timeout(CONNECT_TIMEOUT)
             .pool_idle_timeout(IDLE_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())

@@ -42,7 +42,7 @@ pub use resolve::{Resolve, SystemResolver};
 pub use target::{AllowedTarget, InvalidTarget, MAX_URL_BYTES, RefusedTarget, TargetPolicy, TargetUrl};
 
 use crate::clock::Timestamp;
-use crate::trust;
+use crate::outgoing;
 use resolve::CheckedResolver;
 
 /// How long an idle connection is kept, and how many for one host.
@@ -179,8 +179,7 @@ impl HttpExecutor {
     ) -> Result<Self, NoHttpClient> {
         let policy = Arc::new(policy);
         let (idle_timeout, idle_per_host) = IDLE;
-        let http = trust::client()
-            .no_proxy()
+        let http = outgoing::client()
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
             .dns_resolver(Arc::new(CheckedResolver { resolver, policy: policy.clone() }))

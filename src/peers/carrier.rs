@@ -22,9 +22,9 @@ use super::members::{may_be_earlier, proves_answers};
 use super::{ClusterMap, Envelope, MAX_MESSAGES_BYTES, MESSAGES_PATH, PeerCall, Signer, clock_of};
 use crate::clock::MemberClocks;
 use crate::executor::NoHttpClient;
+use crate::outgoing;
 use crate::store::waiting::Waiting;
 use crate::store::{Member, MemberMessage, Membership};
-use crate::trust;
 
 /// A call takes no further message once it has so many bytes.
 const CALL_BYTES: usize = 4 * 1024 * 1024;
@@ -60,8 +60,7 @@ impl Carrier {
         signer: Signer,
         clocks: Arc<MemberClocks>,
     ) -> Result<Self, NoHttpClient> {
-        let http = trust::client()
-            .no_proxy()
+        let http = outgoing::client()
             .redirect(reqwest::redirect::Policy::none())
             .http1_only()
             .tcp_nodelay(true)

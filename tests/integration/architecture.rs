@@ -19,7 +19,7 @@ use survey::{Crate, MAIN, Module, Source, Used};
 /// The floors from the bottom up. A module uses what is on lower floors, and nothing else on its own. The longest name
 /// that fits a path says where it belongs.
 const FLOORS: &[&[&str]] = &[
-    &["clock", "trust"],
+    &["clock", "outgoing"],
     &["job"],
     &["schedule"],
     &["query"],

@@ -173,20 +173,16 @@ async fn members_call_each_other_by_tls_of_a_private_authority() {
     }
 }
 
-/// Where clients are made that do not begin as all others do: those of Elasticsearch and Kibana have settings of their
-/// own, and a benchmark calls what it has started.
-const OTHERWISE: [&str; 3] = ["trust.rs", "cli/kibana.rs", "cli/bench/"];
-
 #[test]
-fn no_client_is_made_that_does_not_trust_the_same_authorities() {
+fn no_client_is_made_that_trusts_others_or_calls_by_a_proxy_of_the_environment() {
     let found = crate::architecture::sources().into_iter().filter(|source| {
         let shipped = source.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
         let makes = ["Client::builder()", "reqwest::Client::new()", "reqwest::get("].iter();
         let path = source.path.to_string_lossy();
         let is_test = path.ends_with("tests.rs") || path.contains("/tests/");
-        let may = OTHERWISE.iter().any(|place| path.contains(place)) || is_test;
+        let may = path.ends_with("outgoing.rs") || is_test;
         !may && makes.clone().any(|made| shipped.contains(made))
     });
     let found: Vec<PathBuf> = found.map(|source| source.path).collect();
-    assert!(found.is_empty(), "these begin with `trust::client()` instead: {found:?}");
+    assert!(found.is_empty(), "these begin with `outgoing::client()` or `direct()` instead: {found:?}");
 }

@@ -34,9 +34,9 @@ use crate::api::extract::MAX_BULK_BYTES;
 use crate::api::remote::Remote;
 use crate::api::roles;
 use crate::executor::NoHttpClient;
+use crate::outgoing;
 use crate::peers::{ClusterMap, Signer};
 use crate::store::{Member, Membership, Standing};
-use crate::trust;
 use crate::wire::{ClusterHindrance, Problem, went_back};
 
 /// Says which member has forwarded a call. Whoever gets such a call and does not lead forwards it no further.
@@ -96,8 +96,7 @@ impl Forwarder {
         guard: Arc<Guard>,
         shutdown: CancellationToken,
     ) -> Result<Self, NoHttpClient> {
-        let http = trust::client()
-            .no_proxy()
+        let http = outgoing::client()
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
             .http1_only()

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::program::{DEADLINE, Engine, Server, Started, leasehold, run};
+use crate::program::{DEADLINE, Engine, Server, Started, leasehold, run, until};
 use crate::servers;
 
 #[test]
@@ -284,5 +284,46 @@ async fn shards_and_replicas_that_differ_from_the_settings_are_told_and_served()
     let said = log("other", &["--elasticsearch-shards", "4", "--elasticsearch-replicas", "1"]).await;
     for has in ["2 primary shards, where the settings say 4", "0 replicas, where the settings say 1"] {
         assert!(said.contains(has) && said.contains("leasehold migrate"), "{said}");
+    }
+}
+
+#[test]
+fn no_command_calls_by_the_proxy_of_the_environment_but_by_the_one_that_it_is_given() {
+    let place = tempfile::tempdir().expect("a directory");
+    let server = Server::in_place(place.path());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("it does not wait");
+    let proxy = format!("http://{}", listener.local_addr().expect("an address"));
+    let called = || listener.accept().is_ok();
+    let by_environment = |words: &[&str]| {
+        let mut command = leasehold(place.path(), words);
+        for name in ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"] {
+            command.env(name, &proxy);
+        }
+        command.env_remove("NO_PROXY").env_remove("no_proxy").env("LEASEHOLD_TOKEN", "lh_secret");
+        Started::of(command.env("LEASEHOLD_SERVER", server.url())).end().code()
+    };
+    for words in [
+        &["list"][..],
+        &["submit", "--", "true"],
+        &["worker", "--exit-when-empty"],
+        &["status"],
+        &["kibana", "install", "--kibana-url", "http://127.0.0.1:9"],
+        &["bench", "--scenario", "scaling", "--elasticsearch-url", "http://127.0.0.1:9"],
+    ] {
+        by_environment(words);
+        assert!(!called(), "{words:?}");
+    }
+    assert_eq!(by_environment(&["list"]), Some(0), "the server itself is called");
+
+    let mut by_flag = Started::of(
+        leasehold(place.path(), ["list", "--server", &server.url(), "--proxy", &proxy])
+            .envs([("LEASEHOLD_TOKEN", "lh_secret")]),
+    );
+    until("the proxy is called", called);
+    by_flag.kill();
+    for wrong in ["proxy.example:3128", "ftp://proxy.example", "http://", "socks5://127.0.0.1:1"] {
+        let said = run(place.path(), ["list", "--proxy", wrong]).expect(2).stderr();
+        assert!(said.contains("--proxy") && said.contains(wrong), "{said}");
     }
 }

@@ -23,6 +23,7 @@ use crate::cli::bench::calls::{Claimed, claim_body, read};
 use crate::cli::bench::lives;
 use crate::cli::bench::target::Target;
 use crate::cli::failure::Failure;
+use crate::outgoing;
 
 /// How many jobs one search finds, as those of a manager do.
 const PAGE: usize = 1_000;
@@ -68,7 +69,7 @@ pub(super) async fn measure(args: &BenchArgs, cluster: &Cluster, jobs: u32, work
     let filled = if args.whole_lives { 1 } else { jobs + 1 };
     lives::fill(args, &managers, filled).await?;
     managers[0].until_visible(filled).await?;
-    let http = reqwest::Client::new();
+    let http = outgoing::direct().build().map_err(Failure::failed)?;
     let index = managers[0].live_index();
     let templates = Templates::of_a_life(&http, &cluster.urls[0], &index, &managers[0]).await?;
     for manager in managers {

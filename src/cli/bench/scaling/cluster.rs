@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::cli::bench::target::scratch_directory;
 use crate::cli::failure::Failure;
+use crate::outgoing;
 
 /// The heap of each node.
 const HEAP: &str = "1g";
@@ -54,7 +55,7 @@ struct Process(Child);
 impl Cluster {
     /// Describes a cluster that runs.
     pub(super) async fn running(urls: Vec<String>) -> Result<Self, Failure> {
-        let http = reqwest::Client::new();
+        let http = outgoing::direct().build().map_err(Failure::failed)?;
         let unreachable = |error: reqwest::Error| {
             Failure::Unreachable(format!("cannot reach Elasticsearch: {}", error.without_url()))
         };
@@ -117,7 +118,7 @@ fn listener() -> Result<TcpListener, Failure> {
 
 /// Waits until the nodes answer as one cluster of this name: not one that happens to be there.
 async fn wait_until_up(url: &str, name: &str, nodes: &mut [Node]) -> Result<(), Failure> {
-    let http = reqwest::Client::new();
+    let http = outgoing::direct().build().map_err(Failure::failed)?;
     let deadline = Instant::now() + UP_WITHIN;
     while Instant::now() < deadline {
         for node in nodes.iter_mut() {

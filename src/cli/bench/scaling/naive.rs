@@ -20,6 +20,7 @@ use crate::cli::bench::latency::Steady;
 use crate::cli::bench::report::Report;
 use crate::cli::bench::scoreboard::Scoreboard;
 use crate::cli::failure::Failure;
+use crate::outgoing;
 
 /// How many documents go in one bulk when the index is filled.
 const FILL: u32 = 1_000;
@@ -44,7 +45,7 @@ struct Textbook<'a> {
 
 /// Measures the protocol over a cluster.
 pub(super) async fn measure(args: &BenchArgs, cluster: &Cluster, jobs: u32, steady: &Steady) -> Result<Row, Failure> {
-    let http = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().map_err(Failure::failed)?;
+    let http = outgoing::direct().timeout(Duration::from_secs(30)).build().map_err(Failure::failed)?;
     let padding = "x".repeat(args.payload_bytes.saturating_sub(16) as usize);
     let full = Textbook::create(&http, &cluster.urls, vec![Some(Instant::now()); jobs as usize]).await?;
     for first in (0..jobs).step_by(FILL as usize) {
