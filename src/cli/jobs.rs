@@ -5,7 +5,8 @@
 //! lines that begin with `#` are skipped.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -104,11 +105,20 @@ struct Line {
 
 /// Reads a file, or standard input for `-`. A byte-order mark at its beginning is left out.
 pub(super) fn read_text(file: &Path) -> Result<String, Failure> {
+    read_text_up_to(file, u64::MAX - 1)
+}
+
+/// Reads a file of at most so many bytes in the same way.
+pub(super) fn read_text_up_to(file: &Path, max_bytes: u64) -> Result<String, Failure> {
     let failed = |error: std::io::Error| Failure::Usage(format!("cannot read {}: {error}", file.display()));
+    let input: Box<dyn Read> = match file == Path::new("-") {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(File::open(file).map_err(failed)?),
+    };
     let mut bytes = Vec::new();
-    match file == Path::new("-") {
-        true => drop(std::io::stdin().lock().read_to_end(&mut bytes).map_err(failed)?),
-        false => bytes = std::fs::read(file).map_err(failed)?,
+    input.take(max_bytes + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(Failure::Usage(format!("{} has more than {max_bytes} bytes", file.display())));
     }
     let text = String::from_utf8(bytes).map_err(|error| Failure::Usage(not_utf_8(file, &error)))?;
     Ok(text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text))

@@ -8,13 +8,17 @@ use super::cron::Cron;
 use super::period::{Period, Repeat};
 use super::zone::parse_zone;
 
+mod fields;
+
 /// What a crontab says, line by line.
 #[derive(Clone, Debug)]
 pub struct Crontab {
     /// The lines with a command, in order.
     pub entries: Vec<CrontabEntry>,
     /// The other lines that mean something, in order.
-    pub not_understood: Vec<NotUnderstood>,
+    pub not_understood: Vec<Remark>,
+    /// What was read in another way than it may look, in order.
+    pub notes: Vec<Remark>,
 }
 
 /// A line of a crontab with a command.
@@ -22,7 +26,7 @@ pub struct Crontab {
 pub struct CrontabEntry {
     /// The number of the line, from 1.
     pub line: usize,
-    /// The expression as the line has it.
+    /// The expression as the line has it, with one value for each range with `~`.
     pub expression: String,
     /// When the command runs.
     pub period: Period,
@@ -38,14 +42,14 @@ pub struct CrontabEntry {
     pub comment: Option<String>,
 }
 
-/// A line of a crontab that cannot be a schedule.
+/// What is to be said of a line of a crontab.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotUnderstood {
+pub struct Remark {
     /// The number of the line, from 1.
     pub line: usize,
     /// The line.
     pub text: String,
-    /// Why the line cannot be a schedule.
+    /// Why the line cannot be a schedule, or how it was read.
     pub why: String,
 }
 
@@ -61,24 +65,37 @@ pub enum CrontabKind {
 /// How the lines above are for those below.
 struct Reader {
     kind: CrontabKind,
+    /// The zone of lines that stand below no `CRON_TZ`, or an empty one.
+    usual_zone: Tz,
     /// `None` below a `CRON_TZ` that names no zone.
     zone: Option<Tz>,
     environment: BTreeMap<String, String>,
     comment: Vec<String>,
+    /// What is to be said of the line that is being read.
+    notes: Vec<String>,
 }
 
 impl Crontab {
     /// Reads a crontab whose times are in `zone`, unless a line sets `CRON_TZ`.
     #[must_use]
     pub fn parse(text: &str, kind: CrontabKind, zone: Tz) -> Self {
-        let mut crontab = Self { entries: Vec::new(), not_understood: Vec::new() };
-        let mut reader = Reader { kind, zone: Some(zone), environment: BTreeMap::new(), comment: Vec::new() };
+        let mut crontab = Self { entries: Vec::new(), not_understood: Vec::new(), notes: Vec::new() };
+        let mut reader = Reader {
+            kind,
+            usual_zone: zone,
+            zone: Some(zone),
+            environment: BTreeMap::new(),
+            comment: Vec::new(),
+            notes: Vec::new(),
+        };
         for (index, text) in text.lines().enumerate() {
             let line = index + 1;
-            match reader.read(line, text.trim()) {
+            let remark = |why| Remark { line, text: text.trim().to_owned(), why };
+            match reader.read(line, text.trim_matches([' ', '\t', '\r'])) {
                 Ok(entry) => crontab.entries.extend(entry),
-                Err(why) => crontab.not_understood.push(NotUnderstood { line, text: text.trim().to_owned(), why }),
+                Err(why) => crontab.not_understood.push(remark(why)),
             }
+            crontab.notes.extend(reader.notes.drain(..).map(remark));
         }
         crontab
     }
@@ -98,12 +115,28 @@ impl Reader {
         if let Some((name, value)) = variable(text) {
             return self.set(name, value).map(|()| None);
         }
-        let (expression, rest) = expression(text)?;
+        // SUSE's cron, and others since, write nothing to the system's log for such a line.
+        let (mut fields, rest) = fields_of(text.strip_prefix('-').unwrap_or(text))?;
+        self.notes.extend(fields::expand(&mut fields, text));
+        let expression = fields.join(" ");
         let cron: Cron = expression.parse().map_err(|error: super::InvalidCron| error.to_string())?;
         let zone = self.zone.ok_or("stands below a time zone that is not known")?;
         let (user, rest) = match self.kind {
+            CrontabKind::User if word(rest).is_some_and(|(user, _)| user == "root") => {
+                return Err(
+                    "names the user `root` before its command: such a crontab is read with `--system`".to_owned()
+                );
+            }
             CrontabKind::User => (None, rest),
-            CrontabKind::System => word(rest).map(|(user, rest)| (Some(user.to_owned()), rest)).unwrap_or_default(),
+            CrontabKind::System => match word(rest) {
+                Some((user, _)) if !is_user(user) => {
+                    return Err(format!(
+                        "names no user before its command, which `{user}` cannot be: a crontab of one \
+                                        user's own is read without `--system`"
+                    ));
+                }
+                found => found.map(|(user, rest)| (Some(user.to_owned()), rest)).unwrap_or_default(),
+            },
         };
         if rest.is_empty() {
             return Err("has no command".to_owned());
@@ -124,14 +157,26 @@ impl Reader {
     /// Sets a variable for the lines below.
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
+            "CRON_TZ" if value.is_empty() => {
+                self.zone = Some(self.usual_zone);
+                Ok(())
+            }
             "CRON_TZ" => {
                 let zone = parse_zone(value);
                 self.zone = zone.as_ref().ok().copied();
                 zone.map(|_| ()).map_err(|error| error.to_string())
             }
             "MAILTO" | "MAILFROM" if value.is_empty() => Ok(()),
-            "MAILTO" | "MAILFROM" => Err("no mail is sent; events can be subscribed to instead".to_owned()),
+            "MAILTO" | "MAILFROM" => {
+                self.notes.push("no mail is sent; events can be subscribed to instead".to_owned());
+                Ok(())
+            }
             _ => {
+                if name == "RANDOM_DELAY" {
+                    self.notes.push("is a variable like any other; `spread_ms` of a schedule delays it".to_owned());
+                } else if value.contains('$') {
+                    self.notes.push("stays as it is: a crontab replaces no variables in a value".to_owned());
+                }
                 self.environment.insert(name.to_owned(), value.to_owned());
                 Ok(())
             }
@@ -153,21 +198,37 @@ fn unquoted(text: &str) -> &str {
     within('"').or_else(|| within('\'')).unwrap_or(text)
 }
 
-/// Splits a line into its expression and what follows.
-fn expression(text: &str) -> Result<(String, &str), String> {
-    let fields = if text.starts_with('@') { 1 } else { 5 };
-    let (mut expression, mut rest) = (Vec::with_capacity(fields), text);
-    for _ in 0..fields {
+/// Splits a line into the fields of its expression and what follows.
+fn fields_of(text: &str) -> Result<(Vec<String>, &str), String> {
+    if text.starts_with(['"', '\'']) {
+        return Err("has quotes around its fields of time, which crontabs have not".to_owned());
+    }
+    let count = if text.starts_with('@') { 1 } else { 5 };
+    let (mut fields, mut rest) = (Vec::with_capacity(count), text);
+    for _ in 0..count {
         let Some((field, after)) = word(rest) else {
             return Err("has fewer than five fields of time".to_owned());
         };
-        expression.push(field);
+        if let Some(other) = field.chars().find(|character| character.is_whitespace() || *character == '\u{200b}') {
+            return Err(format!("has the character U+{:04X} where a blank belongs", u32::from(other)));
+        }
+        fields.push(field.to_owned());
         rest = after;
     }
-    if expression == ["@reboot"] {
-        return Err("runs when the machine starts, which is no time of a calendar".to_owned());
+    match &*fields[0] {
+        "@reboot" => Err("runs when the machine starts, which is no time of a calendar".to_owned()),
+        "@every_minute" => Ok((["*"; 5].map(str::to_owned).into(), rest)),
+        _ if word(rest).is_some_and(|(word, _)| word == "?") || fields.iter().any(|field| field == "?") => {
+            Err("has the fields of Quartz: leave out the seconds, and write `*` for `?`".to_owned())
+        }
+        _ => Ok((fields, rest)),
     }
-    Ok((expression.join(" "), rest))
+}
+
+/// Returns whether a word can be the name of a user, and is no command that a shell has built in.
+fn is_user(word: &str) -> bool {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    word.strip_suffix('$').unwrap_or(word).bytes().all(is_name) && !["cd", "test", "exec", "export"].contains(&word)
 }
 
 /// Splits off the first word.
@@ -177,7 +238,7 @@ fn word(text: &str) -> Option<(&str, &str)> {
     (!word.is_empty()).then(|| (word, rest.trim_start_matches([' ', '\t'])))
 }
 
-/// Splits at the first `%`: what follows is input, in which each `%` ends a line. `\%` is a `%`.
+/// Splits at the first `%`: what follows is input, in which each `%` ends a line, and so does its end. `\%` is a `%`.
 fn command_and_input(text: &str) -> (String, Option<String>) {
     let (mut command, mut input) = (String::new(), None::<String>);
     let mut characters = text.chars().peekable();
@@ -191,6 +252,12 @@ fn command_and_input(text: &str) -> (String, Option<String>) {
             },
             _ => part.push(character),
         }
+    }
+    if let Some(input) = &mut input
+        && !input.is_empty()
+        && !input.ends_with('\n')
+    {
+        input.push('\n');
     }
     (command, input)
 }

@@ -29,7 +29,7 @@ mod trouble;
 mod zone;
 
 pub use cron::{Cron, InvalidCron, MAX_CRON_BYTES};
-pub use crontab::{Crontab, CrontabEntry, CrontabKind, NotUnderstood};
+pub use crontab::{Crontab, CrontabEntry, CrontabKind, Remark};
 pub use definition::{
     Action, ActionType, Course, Definition, LOADED_AHEAD, MAX_RANGES, Method, NotRun, NotRunRange, Overlap, Schedule,
     SchedulePause, Timetable,

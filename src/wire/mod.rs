@@ -49,7 +49,7 @@ pub use backfill::{BackfillSchedule, StartedBackfill};
 pub use bulk::{
     BulkAnswer, BulkReport, ChangeFailure, CompletionItem, HeartbeatItem, ItemError, OutputItem, SubmitItem,
 };
-pub use check::{FieldError, Invalid};
+pub use check::{FieldError, Invalid, MAX_LABEL_BYTES};
 pub(crate) use claims::EndAnswer;
 pub use claims::{ClaimAnswer, ClaimJobs, ClaimNext, EndsAnswer, JobAndNext, NextJobs};
 pub use cluster::{

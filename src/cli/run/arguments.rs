@@ -73,7 +73,9 @@ fn argument(text: &str) -> Argument {
 
 /// Splits a text into its entries, of which each has this character at its end.
 fn entries(text: &str, end: char) -> Vec<Argument> {
-    text.split_terminator(end).map(argument).collect()
+    // Some editors end a line with both characters.
+    let entries = text.split_terminator(end);
+    entries.map(|entry| argument(entry.strip_suffix('\r').filter(|_| end == '\n').unwrap_or(entry))).collect()
 }
 
 /// Separates a command from the sources that follow it: `:::` and values, `::::` and files, each with a `+` at its end

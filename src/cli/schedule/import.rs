@@ -1,9 +1,7 @@
 //! `leasehold schedule import`: stores what a crontab says as schedules, or only reports it.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
@@ -11,32 +9,37 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::local::local;
 use super::next::zone_of;
+use super::plan::{CRONTAB, LINE, Plan, Sketch, replace};
 use super::upload::report as report_item;
 use crate::cli::failure::{ExitStatus, Failure};
-use crate::cli::jobs::DEFAULT_QUEUE;
-use crate::cli::output::{clean, print, print_json, shorten, table};
+use crate::cli::jobs::{DEFAULT_QUEUE, read_text_up_to};
+use crate::cli::output::{clean, complain, print, print_json, shorten, table};
 use crate::cli::server::ServerArgs;
 use crate::cli::settings::Settings;
+use crate::client::Client;
 use crate::clock::{Clock as _, SystemClock, Timestamp};
 use crate::job::Json;
-use crate::schedule::{Action, ActionType, Crontab, CrontabEntry, CrontabKind, ExcludedDays, NotUnderstood};
-use crate::wire::{Period, PutSchedule, SubmitJob};
+use crate::schedule::{Action, ActionType, Crontab, CrontabEntry, CrontabKind, ExcludedDays, Remark};
+use crate::wire::{MAX_LABEL_BYTES, Period, PutSchedule, SubmitJob};
 use crate::worker::shell::{self, CommandLine, ShellPayload};
 
 /// The longest crontab, in bytes.
-const MAX_BYTES: usize = 256 * 1024;
+const MAX_BYTES: u64 = 256 * 1024;
 /// How many schedules one call stores.
 const BATCH: usize = 1_000;
 /// The variable that has what a command reads from its standard input.
 const INPUT: &str = "CRON_INPUT";
+/// The shell of a crontab that names none.
+const USUAL_SHELL: &str = "/bin/sh";
 /// How many characters of a command are shown in the table.
 const COMMAND_CHARACTERS: usize = 60;
 
 /// Store the commands of a crontab as schedules, or report what it says
 ///
-/// Each command becomes a schedule that submits a job of the kind `shell`, which a `leasehold worker` runs. The id of a
-/// schedule follows from its line's times, user and command, so that an import can be repeated. The report says when
-/// each command runs next, and which lines cannot be schedules; with such lines the exit status is 2.
+/// Each command becomes a schedule that submits a job of the kind `shell`, which a `leasehold worker` runs. The report
+/// says when each command runs next, and which lines cannot be schedules: then nothing is stored, and the exit status
+/// is 2. An import can be repeated: a line that was changed replaces its schedule, and schedules whose lines are gone are
+/// named.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -47,7 +50,7 @@ pub(super) struct ImportArgs {
     /// The crontab; - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Only report; needs no server
+    /// Only report; what it would replace is known where a server answers
     #[arg(long)]
     dry_run: bool,
     /// The queue of the jobs [default: default]
@@ -58,6 +61,15 @@ pub(super) struct ImportArgs {
     owner: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
+    /// Store what is understood although some lines are not
+    #[arg(long)]
+    partial: bool,
+    /// Remove the schedules that the crontab has made before and has no longer
+    #[arg(long)]
+    prune: bool,
+    /// The name by which the schedules of this crontab are known at the next import [default: that of the file]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     /// Expect the name of a user before each command, as in /etc/crontab and /etc/cron.d
     #[arg(long)]
     system: bool,
@@ -91,83 +103,195 @@ struct NotUnderstoodLine<'a> {
     not_understood: &'a str,
 }
 
+/// How a line was read that may look otherwise, as JSON.
+#[derive(Serialize)]
+struct NoteLine<'a> {
+    line: usize,
+    text: &'a str,
+    note: &'a str,
+}
+
+/// A line of which another schedule was stored before, as JSON.
+#[derive(Serialize)]
+struct ChangedLine<'a> {
+    line: usize,
+    schedule: &'a str,
+    was: Was<'a>,
+}
+
+/// A schedule whose line is gone, as JSON.
+#[derive(Serialize)]
+struct LostLine<'a> {
+    lost: &'a str,
+    was: Was<'a>,
+}
+
+#[derive(Serialize)]
+struct Was<'a> {
+    cron: &'a str,
+    command: String,
+}
+
 /// Prints the report, and stores the schedules.
 pub(super) async fn run(args: ImportArgs, settings: Settings) -> Result<(), Failure> {
     let kind = if args.system { CrontabKind::System } else { CrontabKind::User };
-    let crontab = Crontab::parse(&read(&args.file)?, kind, zone_of(args.time_zone.as_deref())?);
+    let text = read_text_up_to(&args.file, MAX_BYTES)?;
+    let mut crontab = Crontab::parse(&text, kind, zone_of(args.time_zone.as_deref())?);
+    let mut new = schedules(&args, &mut crontab)?;
     let now = SystemClock::default().now();
     if args.json {
         crontab.entries.iter().try_for_each(|entry| print_json(&EntryLine::of(entry, now)))?;
         crontab.not_understood.iter().try_for_each(|refused| print_json(&NotUnderstoodLine::of(refused)))?;
+        crontab.notes.iter().try_for_each(|note| print_json(&NoteLine::of(note)))?;
     } else {
         print(&report(&crontab, now))?;
     }
-    if !args.dry_run {
-        store(&args, &crontab, &settings).await?;
+    let lacks_some = !crontab.not_understood.is_empty();
+    let name = args.crontab_name();
+    if args.dry_run {
+        let planned =
+            async { replace(&args.server.connect(&settings.client)?.with_max_retries(0), &name, &mut new).await };
+        match planned.await {
+            Ok(plan) => tell(&args, &crontab, &plan)?,
+            Err(why) => complain(&format!("what it replaces is not known: {why}")),
+        }
+    } else if lacks_some && !args.partial {
+        complain("nothing is stored, since some lines are not understood: --partial stores the others");
+    } else {
+        let client = args.server.connect(&settings.client)?;
+        let plan = replace(&client, &name, &mut new).await?;
+        tell(&args, &crontab, &plan)?;
+        store(&client, &args, &crontab, &new).await?;
+        if args.prune {
+            for lost in &plan.lost {
+                client.remove_schedule(&lost.id).await?;
+            }
+        }
     }
-    if crontab.not_understood.is_empty() { Ok(()) } else { Err(Failure::Reported(ExitStatus::Usage)) }
+    if lacks_some { Err(Failure::Reported(ExitStatus::Usage)) } else { Ok(()) }
 }
 
-/// Stores the commands as schedules.
-async fn store(args: &ImportArgs, crontab: &Crontab, settings: &Settings) -> Result<(), Failure> {
-    let client = args.server.connect(&settings.client)?;
+/// Says which schedules of before the crontab changes, and which it has no longer.
+fn tell(args: &ImportArgs, crontab: &Crontab, plan: &Plan) -> Result<(), Failure> {
+    let line_of = |place: usize| crontab.entries.get(place).map_or(0, |entry| entry.line);
+    if args.json {
+        for (place, was) in &plan.changed {
+            print_json(&ChangedLine { line: line_of(*place), schedule: &was.id, was: Was::of(was) })?;
+        }
+        return plan.lost.iter().try_for_each(|lost| print_json(&LostLine { lost: &lost.id, was: Was::of(lost) }));
+    }
+    let mut lines = Vec::new();
+    let of = |was: &Sketch| format!("{} {}", was.cron, shorten(&was.command(), COMMAND_CHARACTERS));
+    if !plan.changed.is_empty() {
+        lines.push("\nchanged:".to_owned());
+        let line = |(place, was): &(usize, Sketch)| format!("  line {}: {} was {}", line_of(*place), was.id, of(was));
+        lines.extend(plan.changed.iter().map(line));
+    }
+    if !plan.lost.is_empty() {
+        let removed = if args.prune { "removed" } else { "kept: --prune removes them" };
+        lines.push(format!("\nno longer in the crontab ({removed}):"));
+        lines.extend(plan.lost.iter().map(|lost| format!("  {}: {}", lost.id, of(lost))));
+    }
+    if lines.is_empty() { Ok(()) } else { print(&lines.join("\n")) }
+}
+
+/// Stores the schedules of the lines.
+async fn store(client: &Client, args: &ImportArgs, crontab: &Crontab, new: &[PutSchedule]) -> Result<(), Failure> {
     let mut refused = 0;
-    for batch in crontab.entries.chunks(BATCH) {
+    for (entries, batch) in crontab.entries.chunks(BATCH).zip(new.chunks(BATCH)) {
         let mut lines = Vec::new();
-        for entry in batch {
-            serde_json::to_writer(&mut lines, &schedule(args, entry)?)?;
+        for schedule in batch {
+            serde_json::to_writer(&mut lines, schedule)?;
             lines.push(b'\n');
         }
         let items = client.put_schedules(lines).await?;
-        for (entry, item) in batch.iter().zip(&items) {
+        for (entry, item) in entries.iter().zip(&items) {
             refused += report_item(&format!("line {}", entry.line), item, args.json, refused)?;
         }
     }
     if refused == 0 { Ok(()) } else { Err(Failure::Reported(ExitStatus::Failed)) }
 }
 
-/// Returns the schedule of a line.
-fn schedule(args: &ImportArgs, entry: &CrontabEntry) -> Result<PutSchedule, Failure> {
+/// Returns the schedules of the lines, in order. A line of which the server would refuse a schedule is none any more.
+fn schedules(args: &ImportArgs, crontab: &mut Crontab) -> Result<Vec<PutSchedule>, Failure> {
+    let (mut schedules, mut entries) = (Vec::new(), Vec::new());
+    // Lines that differ in variables only, and those that are there twice, are as many schedules.
+    let mut times: HashMap<String, usize> = HashMap::new();
+    for entry in std::mem::take(&mut crontab.entries) {
+        let (identity, mut schedule) = schedule(args, &entry)?;
+        let before = times.entry(identity.clone()).or_default();
+        *before += 1;
+        let identity = if *before == 1 { identity } else { format!("{identity}\u{0}{before}") };
+        schedule.id = Some(format!("crontab-{:016x}", xxh3_64(identity.as_bytes())));
+        match schedule.clone().into_definition() {
+            Ok(_) => {
+                schedules.push(schedule);
+                entries.push(entry);
+            }
+            Err(error) => {
+                let (line, text) = (entry.line, entry.command);
+                crontab.not_understood.push(Remark { line, text, why: error.to_string() });
+            }
+        }
+    }
+    crontab.entries = entries;
+    crontab.not_understood.sort_by_key(|remark| remark.line);
+    Ok(schedules)
+}
+
+/// Returns what identifies a line, and its schedule.
+fn schedule(args: &ImportArgs, entry: &CrontabEntry) -> Result<(String, PutSchedule), Failure> {
     let zone = entry.period.zone.name();
     let user = entry.user.as_deref().unwrap_or_default();
-    let input = entry.input.as_deref().unwrap_or_default();
+    // Earlier versions gave the input no end of its last line, and the same schedules are meant.
+    let input = entry.input.as_deref().map(|input| input.strip_suffix('\n').unwrap_or(input)).unwrap_or_default();
     let identity = [&*entry.expression, zone, user, &*entry.command, input].join("\u{0}");
     let owner = args.owner.clone().or_else(|| entry.user.clone());
     let mut env = entry.environment.clone();
-    let command = match &entry.input {
-        None => entry.command.clone(),
-        Some(input) => {
-            env.insert(INPUT.to_owned(), input.clone());
-            format!("printf '%s' \"${INPUT}\" | {{ {}\n}}", entry.command)
-        }
-    };
-    let payload = ShellPayload { command: CommandLine::Line(command), env, cwd: None };
+    let home = env.get("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    env.extend(entry.input.clone().map(|input| (INPUT.to_owned(), input)));
+    let payload = ShellPayload { command: command_line(entry), env, cwd: home };
     let queue = args.queue.clone().unwrap_or_else(|| DEFAULT_QUEUE.to_owned());
     let job =
         SubmitJob { payload: Some(Json::of(&payload)?), owner: owner.clone(), ..SubmitJob::new(queue, shell::KIND) };
     let action = Action { job: Some(Json::of(&job)?), ..Action::of(ActionType::Job) };
     let (cron, time_zone) = (Some(entry.expression.clone()), Some(zone.to_owned()));
     let period = Period { cron, time_zone, ..Period::default() };
-    let labels = [("crontab_line", Some(entry.line.to_string())), ("comment", entry.comment.clone())];
-    Ok(PutSchedule {
-        id: Some(format!("crontab-{:016x}", xxh3_64(identity.as_bytes()))),
-        owner,
-        labels: labels.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect(),
-        ..PutSchedule::new(action, period)
-    })
+    let comment = entry.comment.as_deref().map(|comment| begun(comment, MAX_LABEL_BYTES));
+    let labels = [(CRONTAB, Some(args.crontab_name())), (LINE, Some(entry.line.to_string())), ("comment", comment)];
+    let labels = labels.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+    Ok((identity, PutSchedule { owner, labels, ..PutSchedule::new(action, period) }))
 }
 
-fn read(file: &Path) -> Result<String, Failure> {
-    let cannot = |error| Failure::Usage(format!("cannot read {}: {error}", file.display()));
-    let mut text = String::new();
-    let limit = MAX_BYTES as u64 + 1;
-    match file.to_str() {
-        Some("-") => std::io::stdin().take(limit).read_to_string(&mut text).map_err(cannot)?,
-        _ => File::open(file).and_then(|file| file.take(limit).read_to_string(&mut text)).map_err(cannot)?,
-    };
-    match text.len() {
-        ..=MAX_BYTES => Ok(text),
-        _ => Err(Failure::Usage(format!("{} has more than {MAX_BYTES} bytes", file.display()))),
+/// Returns how the command of a line is run: by the shell that the lines above name, with its input, if it has one.
+fn command_line(entry: &CrontabEntry) -> CommandLine {
+    let named = entry.environment.get("SHELL").filter(|shell| !["sh", USUAL_SHELL].contains(&shell.as_str()));
+    match (named, &entry.input) {
+        (None, None) => CommandLine::Line(entry.command.clone()),
+        (Some(shell), None) => CommandLine::Arguments([shell, "-c", &*entry.command].map(str::to_owned).into()),
+        (shell, Some(_)) => {
+            let piped = format!("printf %s \"${INPUT}\" | \"$0\" -c \"$1\"");
+            let shell = shell.map_or(USUAL_SHELL, String::as_str);
+            CommandLine::Arguments([USUAL_SHELL, "-c", &*piped, shell, &*entry.command].map(str::to_owned).into())
+        }
+    }
+}
+
+/// Returns the beginning of a text that has at most so many bytes.
+fn begun(text: &str, bytes: usize) -> String {
+    const CUT: &str = "…";
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    format!("{}{CUT}", &text[..text.floor_char_boundary(bytes - CUT.len())])
+}
+
+impl ImportArgs {
+    /// Returns the name under which the schedules of the crontab are found again.
+    fn crontab_name(&self) -> String {
+        let of_file =
+            || self.file.file_name().filter(|name| *name != "-").map(|name| name.to_string_lossy().into_owned());
+        self.name.clone().or_else(of_file).unwrap_or_else(|| CRONTAB.to_owned())
     }
 }
 
@@ -190,9 +314,14 @@ fn report(crontab: &Crontab, now: Timestamp) -> String {
     if !crontab.not_understood.is_empty() {
         lines.push("\nnot understood:".to_owned());
     }
-    for NotUnderstood { line, text, why } in &crontab.not_understood {
-        lines.push(format!("  line {line}: {}\n    {}", clean(why), shorten(text, COMMAND_CHARACTERS)));
+    let remark = |Remark { line, text, why }: &Remark| {
+        format!("  line {line}: {}\n    {}", clean(why), shorten(text, COMMAND_CHARACTERS))
+    };
+    lines.extend(crontab.not_understood.iter().map(remark));
+    if !crontab.notes.is_empty() {
+        lines.push("\nto be noted:".to_owned());
     }
+    lines.extend(crontab.notes.iter().map(remark));
     lines.join("\n")
 }
 
@@ -213,7 +342,19 @@ impl<'a> EntryLine<'a> {
 }
 
 impl<'a> NotUnderstoodLine<'a> {
-    fn of(refused: &'a NotUnderstood) -> Self {
+    fn of(refused: &'a Remark) -> Self {
         Self { line: refused.line, text: &refused.text, not_understood: &refused.why }
+    }
+}
+
+impl<'a> NoteLine<'a> {
+    fn of(note: &'a Remark) -> Self {
+        Self { line: note.line, text: &note.text, note: &note.why }
+    }
+}
+
+impl<'a> Was<'a> {
+    fn of(was: &'a Sketch) -> Self {
+        Self { cron: &was.cron, command: was.command() }
     }
 }

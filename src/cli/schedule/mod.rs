@@ -8,6 +8,7 @@ mod import;
 mod local;
 mod manage;
 mod next;
+mod plan;
 mod upload;
 
 use clap::{Args, Subcommand};

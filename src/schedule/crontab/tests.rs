@@ -1,3 +1,4 @@
+use chrono_tz::Asia::Kolkata;
 use chrono_tz::{Europe, UTC};
 
 use super::*;
@@ -31,6 +32,7 @@ fn a_line_has_the_environment_and_the_comment_that_stand_above_it() {
 fn a_percent_sign_begins_the_input_and_ends_its_lines_unless_it_is_escaped() {
     for (line, command, input) in [
         ("mail -s x%Dear all,%%It is 5 \\% now.%", "mail -s x", Some("Dear all,\n\nIt is 5 % now.\n")),
+        ("cat%first%second", "cat", Some("first\nsecond\n")),
         ("date +\\%F", "date +%F", None),
         ("echo \\\\ a=b", "echo \\\\ a=b", None),
         ("cat%", "cat", Some("")),
@@ -47,6 +49,12 @@ fn the_system_names_a_user_before_each_command() {
     assert_eq!(refused(&crontab), [(2, "has no command"), (3, "has no command")]);
     let [entry] = &crontab.entries[..] else { panic!("{crontab:?}") };
     assert_eq!((entry.user.as_deref(), entry.command.as_str()), (Some("root"), "cd / && x"));
+    for line in ["0 2 * * * /usr/local/bin/backup --all", "*/5 * * * * cd /srv && ./poll"] {
+        let why = Crontab::parse(line, CrontabKind::System, UTC).not_understood.remove(0).why;
+        assert!(why.contains("without `--system`"), "{why}");
+    }
+    let why = of_user("17 * * * * root cd /").not_understood.remove(0).why;
+    assert!(why.contains("`--system`"), "{why}");
 }
 
 #[test]
@@ -61,25 +69,77 @@ fn times_are_in_the_zone_that_stands_above_them_and_in_none_that_is_not_known() 
     let lines: Vec<usize> = refused(&crontab).into_iter().map(|(line, _)| line).collect();
     assert_eq!(lines, [4, 5]);
     assert!(refused(&crontab)[0].1.contains("did you mean `Europe/Berlin`?"));
+
+    let crontab =
+        Crontab::parse("CRON_TZ='Europe/Berlin'\n@daily a\nCRON_TZ=\"\"\n@daily b", CrontabKind::User, Kolkata);
+    assert_eq!(refused(&crontab), []);
+    let zones: Vec<Tz> = crontab.entries.iter().map(|entry| entry.period.zone).collect();
+    assert_eq!(zones, [Europe::Berlin, Kolkata], "an empty one ends the one above it");
+}
+
+#[test]
+fn forms_that_only_crontabs_have_are_read_as_cron_reads_them() {
+    let fields = |line: &str| {
+        let crontab = of_user(&format!("{line} x"));
+        assert_eq!(refused(&crontab), [], "{line}");
+        crontab.entries[0].expression.clone()
+    };
+    for (line, expected) in [
+        ("-*/15 * * * *", "*/15 * * * *"),
+        ("*/60 * * * *", "0 * * * *"),
+        ("0 */24 * * *", "0 0 * * *"),
+        ("0 0 1 */12 *", "0 0 1 1 *"),
+        ("0 0 */31 * *", "0 0 1 * *"),
+        ("*/30 * * * *", "*/30 * * * *"),
+        ("@every_minute", "* * * * *"),
+    ] {
+        assert_eq!(fields(line), expected, "{line}");
+    }
+    let mut drawn = std::collections::BTreeSet::new();
+    for number in 0..200 {
+        let crontab = of_user(&format!("6~8,30~ ~ * * * x{number}"));
+        let (minutes, rest) = crontab.entries[0].expression.split_once(' ').expect("fields");
+        let [first, second] = [0, 1].map(|at| minutes.split(',').nth(at).and_then(|value| value.parse::<u8>().ok()));
+        let (first, second) = (first.expect("a number"), second.expect("a number"));
+        let hour: u8 = rest.trim_end_matches(" * * *").parse().expect("a number");
+        assert!((6..=8).contains(&first) && (30..=59).contains(&second) && hour <= 23, "{minutes} {rest}");
+        drawn.insert((first, hour));
+        assert_eq!(of_user(&format!("6~8,30~ ~ * * * x{number}")).entries[0].expression, crontab.entries[0].expression);
+    }
+    assert!(drawn.len() > 50, "they are spread: {drawn:?}");
+}
+
+#[test]
+fn what_may_look_otherwise_is_noted_and_is_read_all_the_same() {
+    let crontab = of_user("MAILTO=ops\nRANDOM_DELAY=30\nPATH=/opt:$PATH\n~ 4 * * * x\n*/90 * * * * y");
+    assert_eq!((refused(&crontab), crontab.entries.len()), (Vec::new(), 2));
+    let noted: Vec<usize> = crontab.notes.iter().map(|note| note.line).collect();
+    assert_eq!(noted, [1, 2, 3, 4, 5], "{:?}", crontab.notes);
+    assert_eq!(crontab.entries[0].environment["PATH"], "/opt:$PATH");
+    assert_eq!(crontab.notes[4].why, "minute `*/90` is 0");
 }
 
 #[test]
 fn what_cannot_be_a_schedule_is_told_with_its_line_and_the_rest_is_read() {
     let crontab = of_user(
-        "@reboot x\nMAILTO=root\nMAILTO=\"\"\n* * * *\n0 0 31 2 * x\n\
-         0~30 * * * * x\n@daily\n-* * * * * x\n0 0 * * * x\n",
+        "@reboot x\nMAILTO=\"\"\n* * * *\n0 0 31 2 * x\n\
+         0~60 * * * * x\n@daily\n5/15 * * * * x\n0 0 * * *\u{a0} x\n\"0 * * * *\" x\n0 0 12 ? * MON x\n\
+         0 0/5 * * * ? x\n0 0 * * * x\n",
     );
     assert_eq!(
         refused(&crontab),
         [
             (1, "runs when the machine starts, which is no time of a calendar"),
-            (2, "no mail is sent; events can be subscribed to instead"),
-            (4, "has fewer than five fields of time"),
-            (5, "never fires: no month has such a day"),
-            (6, "minute `0~30`: must be from 0 to 59"),
-            (7, "has no command"),
-            (8, "minute `-*`: must be from 0 to 59"),
+            (3, "has fewer than five fields of time"),
+            (4, "never fires: no month has such a day"),
+            (5, "minute `0~60`: must be from 0 to 59"),
+            (6, "has no command"),
+            (7, "minute `5/15`: a step needs `*` or a range before it, such as `5-59/15`"),
+            (8, "has the character U+00A0 where a blank belongs"),
+            (9, "has quotes around its fields of time, which crontabs have not"),
+            (10, "has the fields of Quartz: leave out the seconds, and write `*` for `?`"),
+            (11, "has the fields of Quartz: leave out the seconds, and write `*` for `?`"),
         ]
     );
-    assert_eq!(crontab.entries.iter().map(|entry| entry.line).collect::<Vec<_>>(), [9]);
+    assert_eq!(crontab.entries.iter().map(|entry| entry.line).collect::<Vec<_>>(), [12]);
 }

@@ -45,7 +45,8 @@ impl CommandLine {
                 let mut words = words.iter().map(OsStr::new);
                 (words.next().unwrap_or_default(), words.collect())
             }
-            Self::Line(line) => (OsStr::new("sh"), vec![OsStr::new("-c"), OsStr::new(line)]),
+            // By its place: the command may have a `PATH` of its own, in which there is no shell.
+            Self::Line(line) => (OsStr::new("/bin/sh"), vec![OsStr::new("-c"), OsStr::new(line)]),
         }
     }
 

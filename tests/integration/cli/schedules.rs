@@ -74,7 +74,7 @@ fn a_crontab_is_reported_with_what_was_not_understood() {
     std::fs::write(place.path().join("crontab.txt"), CRONTAB).expect("a file");
     let import = ["schedule", "import", "--dry-run", "crontab.txt", "--time-zone", "Europe/Berlin"];
     let report = run(place.path(), import).expect(2);
-    assert_eq!(report.stderr(), "");
+    assert!(report.stderr().starts_with("what it replaces is not known: "), "{}", report.stderr());
     for said in [
         "./backup.sh",
         " 02:30:00 +0",
@@ -90,7 +90,7 @@ fn a_crontab_is_reported_with_what_was_not_understood() {
     assert!(first["next"].take().as_str().is_some_and(|next| next.ends_with(":30:00.000Z")), "{first}");
     let expected = json!({
         "line": 3, "cron": "30 2 * * *", "time_zone": "Europe/Berlin", "next": null, "user": null,
-        "command": "./backup.sh", "input": "yes", "environment": {"PATH": "/usr/bin"}, "comment": "Every night",
+        "command": "./backup.sh", "input": "yes\n", "environment": {"PATH": "/usr/bin"}, "comment": "Every night",
     });
     assert_eq!(first, expected);
     assert_eq!(lines.iter().map(|line| &line["line"]).collect::<Vec<_>>(), [3, 4, 5]);
@@ -110,6 +110,90 @@ fn a_crontab_comes_from_standard_input_too_and_has_a_bound() {
     assert!(long.contains("more than 262144 bytes"), "{long}");
     let missing = run(place.path(), ["schedule", "import", "--dry-run", "no-such-file"]).expect(2).stderr();
     assert!(missing.contains("cannot read no-such-file"), "{missing}");
+}
+
+/// Crontabs whose lines leave a mark each, and the marks.
+const MARKS: &str = r#"
+SHELL=/bin/bash
+HOME=@here@
+PATH=@here@/tools
+SITE=a
+0 3 * * * [[ -n $SITE ]] && /usr/bin/touch bash-$SITE
+SITE=b
+0 3 * * * [[ -n $SITE ]] && /usr/bin/touch bash-$SITE
+0 3 * * * while read -r line; do /usr/bin/touch "read-$line"; done%first%second
+0 3 * * * /usr/bin/touch day-$(/bin/date +\%Y)
+SHELL=sh
+0 3 * * * while read -r line; do /usr/bin/touch "sh-$line"; done%third
+0 3 * * * /bin/pwd > where
+0 3 * * * echo twice >> @here@/twice
+0 3 * * * echo twice >> @here@/twice
+"#;
+
+#[test]
+fn each_line_of_a_crontab_does_what_cron_does_with_it() {
+    let bed = Bed::start();
+    let _worker = bed.worker(&[]);
+    let here = bed.path().join("home");
+    std::fs::create_dir(&here).expect("created");
+    let long = "# a comment that nobody deletes\n".repeat(60);
+    let text =
+        format!("\u{feff}{long}{}", MARKS.replace("@here@", here.to_str().expect("a path")).replace('\n', "\r\n"));
+    std::fs::write(bed.path().join("marks.crontab"), text).expect("written");
+    bed.run(&["schedule", "import", "--dry-run", "marks.crontab"]).expect(0);
+    let ids = bed.run(&["schedule", "import", "marks.crontab"]).expect(0).stdout();
+    let ids: Vec<&str> = ids.lines().filter(|line| line.starts_with("crontab-")).collect();
+    assert_eq!(ids.len(), 8, "two lines that differ in a variable, or not at all, are two");
+    for id in ids {
+        bed.run(&["schedule", "run", id.split(':').next().unwrap_or(id)]).expect(0);
+    }
+    let year = SystemClock::default().now().to_rfc3339()[..4].to_owned();
+    let marks = ["bash-a", "bash-b", "read-first", "read-second", &format!("day-{year}"), "sh-third", "where"];
+    until("all have left their marks", || {
+        let twice = std::fs::read_to_string(here.join("twice")).unwrap_or_default();
+        marks.iter().all(|mark| here.join(mark).exists()) && twice.lines().count() == 2
+    });
+    let place = std::fs::read_to_string(here.join("where")).expect("it says where it ran");
+    assert_eq!(place.trim(), here.canonicalize().expect("a path").to_str().expect("a path"));
+}
+
+#[test]
+fn a_crontab_that_is_imported_again_replaces_what_it_changed_and_names_what_it_lost() {
+    let bed = Bed::start();
+    let write = |text: &str| std::fs::write(bed.path().join("c"), text).expect("written");
+    let import = |flags: &[&str]| bed.run(&[&["schedule", "import", "c"], flags].concat());
+    let crons = || {
+        let list = bed.run(&["schedule", "list", "--json"]).expect(0).stdout();
+        let list = list.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let mut crons: Vec<String> =
+            list.map(|one| one["period"]["cron"].as_str().unwrap_or_default().into()).collect();
+        crons.sort();
+        crons
+    };
+    write("0 1 * * * ./one\n0 2 * * * ./two\n0 3 * * * ./three\n");
+    import(&[]).expect(0);
+    write("0 9 * * * ./one\n0 3 * * * ./three\n");
+    for (flags, left) in [
+        (&["--dry-run"][..], &["0 1 * * *", "0 2 * * *", "0 3 * * *"][..]),
+        (&[], &["0 2 * * *", "0 3 * * *", "0 9 * * *"]),
+    ] {
+        let said = import(flags).expect(0).stdout();
+        assert!(said.contains("line 1: crontab-") && said.contains("was 0 1 * * * ./one"), "{flags:?}: {said}");
+        assert!(said.contains("no longer in the crontab") && said.contains("0 2 * * * ./two"), "{flags:?}: {said}");
+        assert_eq!(crons(), left, "{flags:?}");
+    }
+    let lines = import(&["--prune", "--json"]).expect(0).stdout();
+    assert!(lines.lines().any(|line| line.starts_with("{\"lost\":\"crontab-")), "{lines}");
+    assert_eq!(crons(), ["0 3 * * *", "0 9 * * *"]);
+
+    write("0 9 * * * ./one\n@reboot ./start\n0 4 * * * ./four\n");
+    let said = import(&[]).expect(2).stderr();
+    assert!(said.contains("nothing is stored") && said.contains("--partial"), "{said}");
+    assert_eq!(crons(), ["0 3 * * *", "0 9 * * *"]);
+    import(&["--partial"]).expect(2);
+    assert_eq!(crons(), ["0 3 * * *", "0 4 * * *", "0 9 * * *"]);
+    std::fs::write(bed.path().join("c"), b"# t\xe4glich\n0 2 * * * x\n").expect("written");
+    assert!(import(&[]).expect(2).stderr().contains("c:1:4: the byte 0xe4 is not UTF-8"));
 }
 
 #[test]
@@ -202,7 +286,7 @@ fn a_crontab_is_taken_over_and_again() {
     let bed = Bed::start();
     std::fs::write(bed.path().join("crontab.txt"), CRONTAB).expect("a file");
     for _ in 0..2 {
-        let import = bed.run(&["schedule", "import", "crontab.txt", "--owner", "web"]).expect(2);
+        let import = bed.run(&["schedule", "import", "crontab.txt", "--owner", "web", "--partial"]).expect(2);
         assert!(
             import.stdout().contains("crontab-") && import.stdout().contains("not understood"),
             "{}",
