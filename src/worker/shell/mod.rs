@@ -19,6 +19,7 @@ mod tail;
 
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -77,13 +78,15 @@ pub struct ShellResult {
 pub struct ShellHandler {
     scope: Scope,
     grace: Duration,
+    /// Whether the last command could not be started for what the worker lacked.
+    is_short: Arc<AtomicBool>,
 }
 
 impl ShellHandler {
     /// Creates a handler whose commands belong to `scope` and have `grace` between SIGTERM and SIGKILL.
     #[must_use]
     pub fn new(scope: Scope, grace: Duration) -> Self {
-        Self { scope, grace }
+        Self { scope, grace, is_short: Arc::default() }
     }
 
     /// Returns the handler in the form that workers take.
@@ -120,7 +123,13 @@ impl Handler for ShellHandler {
         let payload = ShellPayload::parse(attempt.job.payload.as_ref())
             .map_err(|why| HandlerError::permanent("payload", format!("the payload is not a command: {why}")))?;
         let begun = Instant::now();
-        let mut child = self.command(&payload, &attempt).spawn().map_err(|error| payload.spawn_failure(&error))?;
+        let mut child = self.command(&payload, &attempt).spawn().map_err(|error| {
+            if payload::is_shortage(&error) && !self.is_short.swap(true, Ordering::Relaxed) {
+                tracing::warn!(%error, "no command can be started: jobs are given back until one can");
+            }
+            payload.spawn_failure(&error)
+        })?;
+        self.is_short.store(false, Ordering::Relaxed);
         let group = Group::of(&child);
         let pass_on = |stream| {
             let attempt = attempt.clone();

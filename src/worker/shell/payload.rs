@@ -3,11 +3,18 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::super::handler::HandlerError;
 use crate::job::{Json, strict};
+
+/// The longest word, or variable with its name, that Linux hands to a program, in bytes.
+const MAX_WORD_BYTES: usize = 128 * 1024 - 1;
+/// After how long a job is to be had again that was given back for want of descriptors, processes or memory.
+const AFTER_SHORTAGE: Duration = Duration::from_secs(1);
 
 /// The payload of a shell job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +88,18 @@ impl ShellPayload {
         if let Some(flaw) = self.command.flaw() {
             return Err(flaw.to_owned());
         }
+        let words = match &self.command {
+            CommandLine::Arguments(words) => words.iter().map(String::len).max(),
+            CommandLine::Line(line) => Some(line.len()),
+        };
+        let of_env = self.env.iter().map(|(name, value)| name.len() + 1 + value.len()).max();
+        for (what, longest) in [("a word of `command`", words), ("a variable of `env`", of_env)] {
+            if let Some(length) = longest.filter(|length| *length > MAX_WORD_BYTES) {
+                return Err(format!(
+                    "{what} has {length} bytes, and a system takes {MAX_WORD_BYTES}: hand it on in a file"
+                ));
+            }
+        }
         let bad =
             |(name, value): &(&String, &String)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
         match self.env.iter().find(bad) {
@@ -92,8 +111,18 @@ impl ShellPayload {
     /// Returns the failure of a command that could not be started. The same command on the same machine will usually
     /// fail again, but it may succeed after a file system returns, or on another worker.
     pub(super) fn spawn_failure(&self, error: &std::io::Error) -> HandlerError {
+        if is_shortage(error) {
+            let message = format!("the worker is short of what it needs to start commands: {error}");
+            return HandlerError::postponed("shortage", message, AFTER_SHORTAGE);
+        }
         let program = self.command.program_and_arguments().0.to_string_lossy().into_owned();
         let place = self.cwd.as_ref().map(|cwd| format!(" in {}", cwd.display())).unwrap_or_default();
         HandlerError::retryable("spawn", format!("cannot start `{program}`{place}: {error}"))
     }
+}
+
+/// Returns whether a command was not started for what the worker lacks for the moment, and no command would be.
+pub(super) fn is_shortage(error: &std::io::Error) -> bool {
+    let lacking = [Errno::EMFILE, Errno::ENFILE, Errno::EAGAIN, Errno::ENOMEM];
+    error.raw_os_error().is_some_and(|code| lacking.contains(&Errno::from_raw(code)))
 }

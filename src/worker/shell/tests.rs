@@ -1,6 +1,8 @@
 use std::fs;
 use std::path::Path;
 
+use nix::errno::Errno;
+
 use super::*;
 use crate::job::{Fence, JobId, QueueName, WorkerId};
 use crate::worker::output::NoOutput;
@@ -90,6 +92,46 @@ async fn a_bad_exit_fails_with_its_status_and_last_words() {
     assert_eq!(error.message, format!("exit status 3: {}", last.join("\n")));
     let error = run(serde_json::json!({"command": "kill -SEGV $$"})).await.expect_err("failed");
     assert_eq!(error.message, "killed by SIGSEGV");
+}
+
+#[test]
+fn what_the_worker_lacks_gives_the_job_back_and_what_the_command_lacks_fails_it() {
+    let payload = serde_json::from_value::<ShellPayload>(serde_json::json!({"command": "true"})).expect("a payload");
+    for (code, is_given_back) in [
+        (Errno::EMFILE, true),
+        (Errno::ENFILE, true),
+        (Errno::EAGAIN, true),
+        (Errno::ENOMEM, true),
+        (Errno::ENOENT, false),
+        (Errno::EACCES, false),
+        (Errno::E2BIG, false),
+    ] {
+        let failure = payload.spawn_failure(&std::io::Error::from_raw_os_error(code as i32));
+        assert_eq!(failure.not_begun, is_given_back, "{code}");
+    }
+}
+
+#[test]
+fn a_word_that_no_system_takes_is_refused_with_its_length() {
+    let long = |bytes: usize| "x".repeat(bytes);
+    for (payload, length) in [
+        (serde_json::json!({"command": ["echo", long(131_072)]}), 131_072),
+        (serde_json::json!({"command": long(200_000)}), 200_000),
+        (serde_json::json!({"command": "true", "env": {"A": long(131_070)}}), 131_072),
+    ] {
+        let why = ShellPayload::parse(Some(&Json::of(&payload).expect("JSON"))).expect_err("too long");
+        assert!(why.contains(&format!("has {length} bytes")), "{why}");
+    }
+    let most = serde_json::json!({"command": ["echo", long(131_071)], "env": {"A": long(131_069)}});
+    ShellPayload::parse(Some(&Json::of(&most).expect("JSON"))).expect("as much as a system takes");
+}
+
+#[tokio::test]
+async fn as_much_as_is_taken_can_be_run() {
+    let word = "x".repeat(131_071);
+    let job = serde_json::json!({"command": ["sh", "-c", "printf %s ${#1}", "sh", word]});
+    let result = run(job).await.expect("completed");
+    assert_eq!(result["stdout"], "131071");
 }
 
 #[tokio::test]
