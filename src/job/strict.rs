@@ -11,11 +11,37 @@ use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
 
-/// Reads one JSON value.
+/// Reads one JSON value. Where a text in it has half of a character, as programs leave it that cut texts by units of
+/// UTF-16, U+FFFD stands for that half: whoever reports how a job ended cannot say it better a second time.
 ///
 /// # Errors
 /// Returns the parser's error when the text is not JSON, or not of this type.
 pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
+    read(text).or_else(|error| read(&without_halves(text).ok_or(error)?))
+}
+
+/// Replaces the escapes of surrogates that are no pairs. Returns `None` where there are none.
+fn without_halves(text: &[u8]) -> Option<Vec<u8>> {
+    let unit = |at: usize| match text.get(at..at + 6)? {
+        [b'\\', b'u', digits @ ..] => u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok(),
+        _ => None,
+    };
+    let next = |at: usize| Some(at + text.get(at..)?.iter().position(|byte| *byte == b'\\')?);
+    let (mut whole, mut at) = (None, 0);
+    while let Some(found) = next(at) {
+        at = match unit(found) {
+            Some(0xd800..=0xdbff) if matches!(unit(found + 6), Some(0xdc00..=0xdfff)) => found + 12,
+            Some(0xd800..=0xdfff) => {
+                whole.get_or_insert_with(|| text.to_vec())[found..found + 6].copy_from_slice(br"\ufffd");
+                found + 6
+            }
+            _ => found + 2,
+        };
+    }
+    whole
+}
+
+fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = T::deserialize(Strict(&mut json))?;
     json.end()?;
@@ -234,6 +260,25 @@ mod tests {
 
     use super::*;
     use crate::job::Json;
+
+    #[test]
+    fn half_a_character_is_read_as_the_sign_for_it_and_a_whole_one_as_it_is() {
+        for (text, read) in [
+            (r#""a\ud83d""#, "a\u{fffd}"),
+            (r#""\ud83d\ude00 \uD83D\n""#, "\u{1f600} \u{fffd}\n"),
+            (r#""\ude00\ud83d""#, "\u{fffd}\u{fffd}"),
+            (r#""\\ud83d \ud83d\\ude00""#, "\\ud83d \u{fffd}\\ude00"),
+            (r#""\ud83d\u0041""#, "\u{fffd}A"),
+        ] {
+            assert_eq!(super::from_slice::<String>(text.as_bytes()).expect(text), read);
+        }
+        for wrong in [r#""\ud83d"#, r#""\ud8"#, r#""\"#, r#""\ud83d" x"#] {
+            assert!(super::from_slice::<String>(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+        // What is kept as it was sent is not touched.
+        let json = super::from_slice::<Json>(br#"["\ud83d"]"#).expect("JSON");
+        assert_eq!(json.as_str(), r#"["\ud83d"]"#);
+    }
 
     #[derive(Debug, PartialEq, Deserialize)]
     struct Inner {

@@ -38,8 +38,8 @@ const COMMAND_CHARACTERS: usize = 60;
 ///
 /// Each command becomes a schedule that submits a job of the kind `shell`, which a `leasehold worker` runs. The report
 /// says when each command runs next, and which lines cannot be schedules: then nothing is stored, and the exit status
-/// is 2. An import can be repeated: a line that was changed replaces its schedule, and schedules whose lines are gone are
-/// named.
+/// is 2. An import can be repeated: a line that was changed replaces its schedule, and schedules whose lines are gone
+/// are named.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -94,6 +94,27 @@ async fn submissions_that_are_no_json() {
     .await;
 }
 
+#[tokio::test]
+async fn half_a_character_is_no_reason_to_refuse_what_a_worker_says() {
+    let server = super::server::Server::start().await;
+    let http = reqwest::Client::new();
+    let post = async |path: &str, body: String| {
+        let call = http.post(server.url(path)).header("content-type", "application/json").body(body);
+        super::server::value(call.send().await.expect("an answer")).await
+    };
+    let job = r#"{"queue": "q", "kind": "k", "owner": "a\ud83d", "labels": {"b": "\ude00"}, "max_attempts": 1}"#;
+    let job = post("/v1/jobs", job.to_owned()).await;
+    assert_eq!((&job["owner"], &job["labels"]["b"]), (&"a\u{fffd}".into(), &"\u{fffd}".into()), "{job}");
+    let claim = r#"{"worker_id": "w", "queues": ["q"]}"#.to_owned();
+    let claimed = post("/v1/claims", claim).await["jobs"][0].clone();
+    let fail = format!(
+        r#"{{"worker_id": "w", "fence": {}, "error": {{"code": "cut", "message": "it \ud83d\ude00 and \ud83d"}}}}"#,
+        claimed["fence"]
+    );
+    let failed = post(&format!("/v1/jobs/{}/fail", job["id"].as_str().expect("an id")), fail).await;
+    assert_eq!(failed["error"]["message"], "it \u{1f600} and \u{fffd}", "{failed}");
+}
+
 /// Returns this many members of an object, each with this value.
 fn many(count: usize, value: &str) -> String {
     (0..count).map(|number| format!("\"l{number}\": {value}")).collect::<Vec<_>>().join(", ")
