@@ -4,7 +4,7 @@
 
 use std::sync::OnceLock;
 
-use reqwest::{Certificate, Client, ClientBuilder, Proxy, Url};
+use reqwest::{Certificate, Client, ClientBuilder, NoProxy, Proxy, Url};
 
 /// The private authorities, which are named once, before the first client is made.
 static PRIVATE: OnceLock<Vec<Certificate>> = OnceLock::new();
@@ -34,11 +34,15 @@ pub(crate) fn trust_also(pem: &[u8]) -> Result<(), Unusable> {
     PRIVATE.set(certificates).map_err(|_| Unusable::Late)
 }
 
-/// Has every client of servers and of Kibana that is made from now on call by this proxy.
+/// Where no proxy gets to: this machine.
+const HERE: &str = "localhost,127.0.0.0/8,::1";
+
+/// Has every client of servers and of Kibana that is made from now on call by this proxy, but for what is on this
+/// machine.
 pub(crate) fn call_by(proxy: &str) -> Result<(), Unusable> {
     let is_address = Url::parse(proxy).is_ok_and(|url| url.scheme() == "http" && url.has_host());
     let proxy = Proxy::all(proxy).ok().filter(|_| is_address).ok_or(Unusable::Proxy)?;
-    PROXY.set(proxy).map_err(|_| Unusable::Late)
+    PROXY.set(proxy.no_proxy(NoProxy::from_string(HERE))).map_err(|_| Unusable::Late)
 }
 
 /// Returns what makes a client, which calls by no proxy. Every client of the program begins with it, but those of

@@ -108,7 +108,11 @@ enum Rule {
 impl Rule {
     /// Shares so much among so many that are known.
     fn among(holders: usize, size: usize) -> Self {
-        let own = size / 2 / holders.max(1);
+        if holders > size {
+            // There is not one for each.
+            return Self::Most(size.div_ceil(2));
+        }
+        let own = (size / 2 / holders.max(1)).max(1);
         Self::Named { own, common: size - own * holders }
     }
 }

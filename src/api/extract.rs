@@ -107,7 +107,8 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
         return Err(ApiError::new(Code::MalformedJson, what));
     }
     // The text is parsed once more, more slowly, to find the field at fault.
-    let mut json = serde_json::Deserializer::from_slice(text);
+    let whole = strict::without_halves(text);
+    let mut json = serde_json::Deserializer::from_slice(whole.as_deref().unwrap_or(text));
     let path = match serde_path_to_error::deserialize::<_, T>(Strict(&mut json)) {
         Ok(_) => String::new(),
         Err(located) => located.path().to_string(),

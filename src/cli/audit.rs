@@ -64,7 +64,7 @@ pub(super) struct AuditArgs {
     /// Show only what this worker, person or part of the system did (repeatable)
     #[arg(long = "by", value_name = "WHO")]
     actors: Vec<String>,
-    /// Show only what this worker did, whatever its token is called (repeatable)
+    /// Show only what this worker did with a token, whatever that is called; without tokens it is `--by` (repeatable)
     #[arg(long = "worker", value_name = "WORKER")]
     workers: Vec<String>,
     /// Show only what happened at this time or later

@@ -106,8 +106,8 @@ struct Cli {
     /// Trust the authorities in this PEM file too, beside those of the system
     #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Call servers and Kibana by this HTTP proxy, such as http://proxy.example:3128 [default: none, whatever
-    /// HTTP_PROXY says]
+    /// Call servers and Kibana on other machines by this HTTP proxy, such as http://proxy.example:3128 [default: none,
+    /// whatever HTTP_PROXY says]
     #[arg(long, global = true, value_name = "URL")]
     proxy: Option<String>,
     #[command(flatten)]

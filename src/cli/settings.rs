@@ -37,7 +37,6 @@ use super::log::LogFormat;
 use super::member_name::MemberName;
 use super::monitor::OversightArgs;
 use super::notify::NotifyArgs;
-use super::output::clean;
 use super::performing::PerformingArgs;
 use super::permissions::closed_to_others;
 use super::server::ServerArgs;
@@ -274,8 +273,8 @@ pub(super) fn trust_also(file: &Path) -> Result<(), Failure> {
 
 /// Has commands call servers by this proxy.
 pub(super) fn call_by(proxy: &str) -> Result<(), Failure> {
-    let wrong = |why| Failure::Usage(format!("`proxy` (--proxy, LEASEHOLD_PROXY): `{}` {why}", clean(proxy)));
-    outgoing::call_by(proxy).map_err(wrong)
+    // The address may have a password.
+    outgoing::call_by(proxy).map_err(|why| Failure::Usage(format!("`proxy` (--proxy, LEASEHOLD_PROXY): it {why}")))
 }
 
 fn default_data_dir() -> PathBuf {

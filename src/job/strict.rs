@@ -12,7 +12,7 @@ use serde::de::{
 };
 
 /// Reads one JSON value. Where a text in it has half of a character, as programs leave it that cut texts by units of
-/// UTF-16, U+FFFD stands for that half: whoever reports how a job ended cannot say it better a second time.
+/// UTF-16, U+FFFD stands for that half: a worker that reports how a job ended cannot say it better a second time.
 ///
 /// # Errors
 /// Returns the parser's error when the text is not JSON, or not of this type.
@@ -21,7 +21,7 @@ pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Err
 }
 
 /// Replaces the escapes of surrogates that are no pairs. Returns `None` where there are none.
-fn without_halves(text: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn without_halves(text: &[u8]) -> Option<Vec<u8>> {
     let unit = |at: usize| match text.get(at..at + 6)? {
         [b'\\', b'u', digits @ ..] => u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok(),
         _ => None,

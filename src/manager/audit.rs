@@ -96,7 +96,8 @@ pub struct AuditQuery {
     pub events: Vec<AuditEventName>,
     /// Selects events that these workers, people or parts of the system caused.
     pub actors: Vec<Actor>,
-    /// Selects transitions that these workers caused, whatever their tokens are called.
+    /// Selects transitions that these workers caused with a token, whatever that is called. Without tokens they are
+    /// [`Self::actors`].
     pub workers: Vec<WorkerId>,
     /// The place after which the page begins.
     pub after: Option<AuditPlace>,

@@ -73,12 +73,17 @@ struct Reader {
     comment: Vec<String>,
     /// What is to be said of the line that is being read.
     notes: Vec<String>,
+    /// The name of the crontab, by which values of ranges with `~` are drawn.
+    seed: String,
+    /// How many lines have had an expression.
+    times: BTreeMap<String, usize>,
 }
 
 impl Crontab {
-    /// Reads a crontab whose times are in `zone`, unless a line sets `CRON_TZ`.
+    /// Reads a crontab of this name whose times are in `zone`, unless a line sets `CRON_TZ`. The values of its ranges
+    /// with `~` follow from the name.
     #[must_use]
-    pub fn parse(text: &str, kind: CrontabKind, zone: Tz) -> Self {
+    pub fn parse(text: &str, kind: CrontabKind, zone: Tz, name: &str) -> Self {
         let mut crontab = Self { entries: Vec::new(), not_understood: Vec::new(), notes: Vec::new() };
         let mut reader = Reader {
             kind,
@@ -87,6 +92,8 @@ impl Crontab {
             environment: BTreeMap::new(),
             comment: Vec::new(),
             notes: Vec::new(),
+            seed: name.to_owned(),
+            times: BTreeMap::new(),
         };
         for (index, text) in text.lines().enumerate() {
             let line = index + 1;
@@ -117,12 +124,15 @@ impl Reader {
         }
         // SUSE's cron, and others since, write nothing to the system's log for such a line.
         let (mut fields, rest) = fields_of(text.strip_prefix('-').unwrap_or(text))?;
-        self.notes.extend(fields::expand(&mut fields, text));
+        let written = fields.join(" ");
+        let before = self.times.entry(written.clone()).or_default();
+        *before += 1;
+        self.notes.extend(fields::expand(&mut fields, &format!("{}\0{written}\0{before}", self.seed)));
         let expression = fields.join(" ");
         let cron: Cron = expression.parse().map_err(|error: super::InvalidCron| error.to_string())?;
         let zone = self.zone.ok_or("stands below a time zone that is not known")?;
         let (user, rest) = match self.kind {
-            CrontabKind::User if word(rest).is_some_and(|(user, _)| user == "root") => {
+            CrontabKind::User if word(rest).is_some_and(|(user, rest)| user == "root" && !rest.starts_with('-')) => {
                 return Err(
                     "names the user `root` before its command: such a crontab is read with `--system`".to_owned()
                 );
@@ -225,10 +235,9 @@ fn fields_of(text: &str) -> Result<(Vec<String>, &str), String> {
     }
 }
 
-/// Returns whether a word can be the name of a user, and is no command that a shell has built in.
+/// Returns whether a word may be the name of a user, and is neither a path nor what commands mostly begin with.
 fn is_user(word: &str) -> bool {
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    word.strip_suffix('$').unwrap_or(word).bytes().all(is_name) && !["cd", "test", "exec", "export"].contains(&word)
+    !word.contains('/') && word != "cd"
 }
 
 /// Splits off the first word.

@@ -160,6 +160,17 @@ impl SubmitJob {
         }
         let owner = checks.optional_name("owner", self.owner.as_deref());
         checks.optional_name::<IdempotencyKey>("idempotency_key", self.idempotency_key.as_deref());
+        let identities = [
+            ("id", &self.id),
+            ("idempotency_key", &self.idempotency_key),
+            ("unique_key", &self.unique_key),
+            ("ordering_key", &self.ordering_key),
+            ("concurrency_key", &self.concurrency_key),
+        ];
+        for (field, _) in identities.into_iter().filter(|(_, name)| name.iter().any(|name| name.contains('\u{fffd}'))) {
+            checks
+                .fault(field, "has U+FFFD, which stands for what could not be read, so that others would be the same");
+        }
         let priority =
             checks.within("priority", self.priority.unwrap_or_default(), Priority::LOWEST..=Priority::HIGHEST);
         checks.body("payload", self.payload.as_ref());

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::local::local;
 use super::next::zone_of;
-use super::plan::{CRONTAB, LINE, Plan, Sketch, replace};
+use super::plan::{CRONTAB, LINE, New, Plan, Sketch, USER, replace};
 use super::upload::report as report_item;
 use crate::cli::failure::{ExitStatus, Failure};
 use crate::cli::jobs::{DEFAULT_QUEUE, read_text_up_to};
@@ -67,7 +67,8 @@ pub(super) struct ImportArgs {
     /// Remove the schedules that the crontab has made before and has no longer
     #[arg(long)]
     prune: bool,
-    /// The name by which the schedules of this crontab are known at the next import [default: that of the file]
+    /// The name by which the schedules of this crontab are found at the next import [default: that of the file; none
+    /// for standard input]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Expect the name of a user before each command, as in /etc/crontab and /etc/cron.d
@@ -136,7 +137,9 @@ struct Was<'a> {
 pub(super) async fn run(args: ImportArgs, settings: Settings) -> Result<(), Failure> {
     let kind = if args.system { CrontabKind::System } else { CrontabKind::User };
     let text = read_text_up_to(&args.file, MAX_BYTES)?;
-    let mut crontab = Crontab::parse(&text, kind, zone_of(args.time_zone.as_deref())?);
+    let name = args.crontab_name();
+    let known = name.as_deref().unwrap_or_default();
+    let mut crontab = Crontab::parse(&text, kind, zone_of(args.time_zone.as_deref())?, known);
     let mut new = schedules(&args, &mut crontab)?;
     let now = SystemClock::default().now();
     if args.json {
@@ -147,24 +150,28 @@ pub(super) async fn run(args: ImportArgs, settings: Settings) -> Result<(), Fail
         print(&report(&crontab, now))?;
     }
     let lacks_some = !crontab.not_understood.is_empty();
-    let name = args.crontab_name();
-    if args.dry_run {
-        let planned =
-            async { replace(&args.server.connect(&settings.client)?.with_max_retries(0), &name, &mut new).await };
-        match planned.await {
-            Ok(plan) => tell(&args, &crontab, &plan)?,
-            Err(why) => complain(&format!("what it replaces is not known: {why}")),
-        }
-    } else if lacks_some && !args.partial {
+    let may_store = !lacks_some || args.partial;
+    if !may_store {
         complain("nothing is stored, since some lines are not understood: --partial stores the others");
-    } else {
+    }
+    // What is not understood may mean a schedule that is there, and a crontab of nothing is most likely none.
+    let prunes = args.prune && !lacks_some && !new.is_empty();
+    if args.prune && !prunes {
+        complain("nothing is removed, since the crontab has no commands, or lines that are not understood");
+    }
+    if args.dry_run {
+        let client = args.server.connect(&settings.client)?.with_max_retries(0);
+        let plan = args.plan(&client, &mut new).await.unwrap_or_default();
+        tell(&args, &crontab, &plan, if prunes { "would be removed" } else { "--prune would remove them" })?;
+    } else if may_store {
         let client = args.server.connect(&settings.client)?;
-        let plan = replace(&client, &name, &mut new).await?;
-        tell(&args, &crontab, &plan)?;
+        let plan = args.plan(&client, &mut new).await?;
+        tell(&args, &crontab, &plan, if prunes { "removed, once all is stored" } else { "--prune removes them" })?;
         store(&client, &args, &crontab, &new).await?;
-        if args.prune {
-            for lost in &plan.lost {
-                client.remove_schedule(&lost.id).await?;
+        for lost in plan.lost.iter().filter(|_| prunes) {
+            match client.remove_schedule(&lost.id).await {
+                Err(error) if error.code() == Some("schedule_not_found") => {}
+                removed => removed?,
             }
         }
     }
@@ -172,7 +179,7 @@ pub(super) async fn run(args: ImportArgs, settings: Settings) -> Result<(), Fail
 }
 
 /// Says which schedules of before the crontab changes, and which it has no longer.
-fn tell(args: &ImportArgs, crontab: &Crontab, plan: &Plan) -> Result<(), Failure> {
+fn tell(args: &ImportArgs, crontab: &Crontab, plan: &Plan, removed: &str) -> Result<(), Failure> {
     let line_of = |place: usize| crontab.entries.get(place).map_or(0, |entry| entry.line);
     if args.json {
         for (place, was) in &plan.changed {
@@ -181,14 +188,16 @@ fn tell(args: &ImportArgs, crontab: &Crontab, plan: &Plan) -> Result<(), Failure
         return plan.lost.iter().try_for_each(|lost| print_json(&LostLine { lost: &lost.id, was: Was::of(lost) }));
     }
     let mut lines = Vec::new();
-    let of = |was: &Sketch| format!("{} {}", was.cron, shorten(&was.command(), COMMAND_CHARACTERS));
+    let of = |was: &Sketch| {
+        let paused = if was.is_paused { ", paused" } else { "" };
+        format!("{} {}{paused}", was.cron, shorten(&was.command(), COMMAND_CHARACTERS))
+    };
     if !plan.changed.is_empty() {
         lines.push("\nchanged:".to_owned());
         let line = |(place, was): &(usize, Sketch)| format!("  line {}: {} was {}", line_of(*place), was.id, of(was));
         lines.extend(plan.changed.iter().map(line));
     }
     if !plan.lost.is_empty() {
-        let removed = if args.prune { "removed" } else { "kept: --prune removes them" };
         lines.push(format!("\nno longer in the crontab ({removed}):"));
         lines.extend(plan.lost.iter().map(|lost| format!("  {}: {}", lost.id, of(lost))));
     }
@@ -196,11 +205,11 @@ fn tell(args: &ImportArgs, crontab: &Crontab, plan: &Plan) -> Result<(), Failure
 }
 
 /// Stores the schedules of the lines.
-async fn store(client: &Client, args: &ImportArgs, crontab: &Crontab, new: &[PutSchedule]) -> Result<(), Failure> {
+async fn store(client: &Client, args: &ImportArgs, crontab: &Crontab, new: &[New]) -> Result<(), Failure> {
     let mut refused = 0;
     for (entries, batch) in crontab.entries.chunks(BATCH).zip(new.chunks(BATCH)) {
         let mut lines = Vec::new();
-        for schedule in batch {
+        for New { schedule, .. } in batch {
             serde_json::to_writer(&mut lines, schedule)?;
             lines.push(b'\n');
         }
@@ -213,19 +222,33 @@ async fn store(client: &Client, args: &ImportArgs, crontab: &Crontab, new: &[Put
 }
 
 /// Returns the schedules of the lines, in order. A line of which the server would refuse a schedule is none any more.
-fn schedules(args: &ImportArgs, crontab: &mut Crontab) -> Result<Vec<PutSchedule>, Failure> {
+fn schedules(args: &ImportArgs, crontab: &mut Crontab) -> Result<Vec<New>, Failure> {
     let (mut schedules, mut entries) = (Vec::new(), Vec::new());
     // Lines that differ in variables only, and those that are there twice, are as many schedules.
     let mut times: HashMap<String, usize> = HashMap::new();
+    let id = |identity: &[&str]| format!("crontab-{:016x}", xxh3_64(identity.join("\u{0}").as_bytes()));
+    let name = args.crontab_name().unwrap_or_default();
     for entry in std::mem::take(&mut crontab.entries) {
-        let (identity, mut schedule) = schedule(args, &entry)?;
-        let before = times.entry(identity.clone()).or_default();
+        let (zone, user) = (entry.period.zone.name(), entry.user.as_deref().unwrap_or_default());
+        let input = entry.input.as_deref().unwrap_or_default();
+        let begun = [&*entry.expression, zone, user, &*entry.command];
+        let before = times.entry([&begun[..], &[input]].concat().join("\u{0}")).or_default();
         *before += 1;
-        let identity = if *before == 1 { identity } else { format!("{identity}\u{0}{before}") };
-        schedule.id = Some(format!("crontab-{:016x}", xxh3_64(identity.as_bytes())));
+        let number = before.to_string();
+        let former = |input: &str| id(&[&begun[..], &[input]].concat());
+        // Earlier versions gave the input no end of its last line.
+        let former_ids = match *before {
+            1 => vec![former(input), former(input.strip_suffix('\n').unwrap_or(input))],
+            _ => Vec::new(),
+        };
+        let mut schedule = schedule(args, &entry)?;
+        schedule.id = match name.is_empty() {
+            true if *before == 1 => former_ids.first().cloned(),
+            _ => Some(id(&[&begun[..], &[input, &*name, &*number]].concat())),
+        };
         match schedule.clone().into_definition() {
             Ok(_) => {
-                schedules.push(schedule);
+                schedules.push(New { schedule, former_ids });
                 entries.push(entry);
             }
             Err(error) => {
@@ -239,13 +262,8 @@ fn schedules(args: &ImportArgs, crontab: &mut Crontab) -> Result<Vec<PutSchedule
     Ok(schedules)
 }
 
-/// Returns what identifies a line, and its schedule.
-fn schedule(args: &ImportArgs, entry: &CrontabEntry) -> Result<(String, PutSchedule), Failure> {
-    let zone = entry.period.zone.name();
-    let user = entry.user.as_deref().unwrap_or_default();
-    // Earlier versions gave the input no end of its last line, and the same schedules are meant.
-    let input = entry.input.as_deref().map(|input| input.strip_suffix('\n').unwrap_or(input)).unwrap_or_default();
-    let identity = [&*entry.expression, zone, user, &*entry.command, input].join("\u{0}");
+/// Returns the schedule of a line, without its id.
+fn schedule(args: &ImportArgs, entry: &CrontabEntry) -> Result<PutSchedule, Failure> {
     let owner = args.owner.clone().or_else(|| entry.user.clone());
     let mut env = entry.environment.clone();
     let home = env.get("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
@@ -255,12 +273,16 @@ fn schedule(args: &ImportArgs, entry: &CrontabEntry) -> Result<(String, PutSched
     let job =
         SubmitJob { payload: Some(Json::of(&payload)?), owner: owner.clone(), ..SubmitJob::new(queue, shell::KIND) };
     let action = Action { job: Some(Json::of(&job)?), ..Action::of(ActionType::Job) };
-    let (cron, time_zone) = (Some(entry.expression.clone()), Some(zone.to_owned()));
+    let (cron, time_zone) = (Some(entry.expression.clone()), Some(entry.period.zone.name().to_owned()));
     let period = Period { cron, time_zone, ..Period::default() };
-    let comment = entry.comment.as_deref().map(|comment| begun(comment, MAX_LABEL_BYTES));
-    let labels = [(CRONTAB, Some(args.crontab_name())), (LINE, Some(entry.line.to_string())), ("comment", comment)];
+    let labels = [
+        (CRONTAB, args.crontab_name()),
+        (LINE, Some(entry.line.to_string())),
+        (USER, entry.user.clone()),
+        ("comment", entry.comment.as_deref().map(|comment| begun(comment, MAX_LABEL_BYTES))),
+    ];
     let labels = labels.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-    Ok((identity, PutSchedule { owner, labels, ..PutSchedule::new(action, period) }))
+    Ok(PutSchedule { owner, labels, ..PutSchedule::new(action, period) })
 }
 
 /// Returns how the command of a line is run: by the shell that the lines above name, with its input, if it has one.
@@ -287,11 +309,29 @@ fn begun(text: &str, bytes: usize) -> String {
 }
 
 impl ImportArgs {
-    /// Returns the name under which the schedules of the crontab are found again.
-    fn crontab_name(&self) -> String {
+    /// Returns the name under which the schedules of the crontab are found again; `None` for one from standard input that
+    /// is given none.
+    fn crontab_name(&self) -> Option<String> {
         let of_file =
             || self.file.file_name().filter(|name| *name != "-").map(|name| name.to_string_lossy().into_owned());
-        self.name.clone().or_else(of_file).unwrap_or_else(|| CRONTAB.to_owned())
+        self.name.clone().or_else(of_file)
+    }
+
+    /// Has the schedules of lines replace those that the crontab has made before, as far as these can be known.
+    /// Where the caller may not read them, and in a dry run, that is said only.
+    async fn plan(&self, client: &Client, new: &mut [New]) -> Result<Plan, Failure> {
+        let Some(name) = self.crontab_name() else {
+            complain("what it replaces is not known: give the crontab of standard input a --name");
+            return Ok(Plan::default());
+        };
+        match replace(client, &name, new).await {
+            // A token that may submit alone imports as well.
+            Err(why) if self.dry_run || (!self.prune && why.code() == Some("forbidden")) => {
+                complain(&format!("what it replaces is not known: {why}"));
+                Ok(Plan::default())
+            }
+            planned => Ok(planned?),
+        }
     }
 }
 

@@ -1,12 +1,11 @@
 //! What an import does with the schedules that the same crontab has made before: a line that was changed replaces its
 //! schedule, and one that is gone leaves a schedule behind, which is named.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
 
-use crate::cli::failure::Failure;
-use crate::client::{Client, ScheduleQuery};
+use crate::client::{Client, ClientError, ScheduleQuery};
 use crate::schedule::Action;
 use crate::wire::{Period, PutSchedule, Schedule};
 
@@ -14,6 +13,8 @@ use crate::wire::{Period, PutSchedule, Schedule};
 pub(super) const CRONTAB: &str = "crontab";
 /// The label that has the number of its line.
 pub(super) const LINE: &str = "crontab_line";
+/// The label that has the user whom the line names.
+pub(super) const USER: &str = "crontab_user";
 /// How many schedules are read at once.
 const PAGE: u64 = 1_000;
 
@@ -21,32 +22,42 @@ const PAGE: u64 = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sketch {
     pub(super) id: String,
-    pub(super) line: String,
+    line: String,
+    user: String,
     pub(super) cron: String,
     zone: String,
     /// The command, as the payload of its job has it.
     command: Value,
+    /// Whether the schedule stands still.
+    pub(super) is_paused: bool,
 }
 
 impl Sketch {
-    fn of(id: String, labels: &BTreeMap<String, String>, action: &Action, period: &Period) -> Self {
+    fn of(id: &str, labels: &BTreeMap<String, String>, action: &Action, period: &Period) -> Self {
         let job: Option<Value> = action.job.as_ref().and_then(|job| serde_json::from_str(job.as_str()).ok());
+        let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
         Self {
-            id,
-            line: labels.get(LINE).cloned().unwrap_or_default(),
+            id: id.to_owned(),
+            line: label(LINE),
+            user: label(USER),
             cron: period.cron.clone().unwrap_or_default(),
             zone: period.time_zone.clone().unwrap_or_default(),
             command: job.map(|mut job| job["payload"]["command"].take()).unwrap_or_default(),
+            is_paused: false,
         }
     }
 
     fn of_stored(schedule: &Schedule) -> Self {
-        Self::of(schedule.id.clone(), &schedule.labels, &schedule.action, &schedule.period)
+        let Schedule { id, labels, action, period, paused, .. } = schedule;
+        Self { is_paused: paused.is_some(), ..Self::of(id, labels, action, period) }
     }
 
     fn of_new(schedule: &PutSchedule) -> Self {
-        let id = schedule.id.clone().unwrap_or_default();
-        Self::of(id, &schedule.labels, &schedule.action, &schedule.period)
+        Self::of(schedule.id.as_deref().unwrap_or_default(), &schedule.labels, &schedule.action, &schedule.period)
+    }
+
+    fn does_the_same(&self, other: &Self) -> bool {
+        (&self.cron, &self.zone, &self.user, &self.command) == (&other.cron, &other.zone, &other.user, &other.command)
     }
 
     /// Returns the command as a crontab has it.
@@ -67,12 +78,18 @@ pub(super) struct Plan {
     pub(super) lost: Vec<Sketch>,
 }
 
-/// Reads the schedules that a crontab of this name has made.
-async fn stored(client: &Client, name: &str) -> Result<Vec<Sketch>, Failure> {
-    let text = name.replace('\\', "\\\\").replace('"', "\\\"");
-    let mut query =
-        ScheduleQuery { kql: Some(format!("labels.{CRONTAB}: \"{text}\"")), limit: Some(PAGE), ..Default::default() };
+/// A line of the crontab with its schedule.
+pub(super) struct New {
+    pub(super) schedule: PutSchedule,
+    /// The ids that earlier versions gave the schedule of this line, without the name of the crontab.
+    pub(super) former_ids: Vec<String>,
+}
+
+/// Reads the schedules that this query finds.
+async fn stored(client: &Client, kql: String) -> Result<Vec<Sketch>, ClientError> {
+    let mut query = ScheduleQuery { kql: Some(kql), limit: Some(PAGE), ..ScheduleQuery::default() };
     let mut stored = Vec::new();
+    // Bounded by the schedules that there are.
     loop {
         let page = client.schedules(&query).await?;
         stored.extend(page.items.iter().map(Sketch::of_stored));
@@ -83,23 +100,36 @@ async fn stored(client: &Client, name: &str) -> Result<Vec<Sketch>, Failure> {
     }
 }
 
-/// Has schedules replace those that the crontab of this name has made before, by giving them their ids.
-pub(super) async fn replace(client: &Client, name: &str, new: &mut [PutSchedule]) -> Result<Plan, Failure> {
-    Ok(assign(new, stored(client, name).await?))
+/// Has schedules replace those that the crontab of this name has made before, by giving them their ids; and those that
+/// earlier versions have made of the same lines.
+pub(super) async fn replace(client: &Client, name: &str, new: &mut [New]) -> Result<Plan, ClientError> {
+    let text = name.replace('\\', "\\\\").replace('"', "\\\"");
+    let own = stored(client, format!("labels.{CRONTAB}: \"{text}\"")).await?;
+    let of_former_versions = stored(client, format!("labels.{LINE}: * and not labels.{CRONTAB}: *")).await?;
+    let mut former: HashSet<String> = of_former_versions.into_iter().map(|sketch| sketch.id).collect();
+    let mut open: Vec<&mut PutSchedule> = Vec::new();
+    for New { schedule, former_ids } in new {
+        match former_ids.iter().find_map(|id| former.take(id)) {
+            Some(id) => schedule.id = Some(id),
+            None => open.push(schedule),
+        }
+    }
+    Ok(assign(&mut open, own))
 }
 
-fn assign(new: &mut [PutSchedule], stored: Vec<Sketch>) -> Plan {
-    let sketches: Vec<Sketch> = new.iter().map(Sketch::of_new).collect();
+fn assign(new: &mut [&mut PutSchedule], stored: Vec<Sketch>) -> Plan {
+    let sketches: Vec<Sketch> = new.iter().map(|schedule| Sketch::of_new(schedule)).collect();
     let mut open: Vec<Option<&Sketch>> = sketches.iter().map(Some).collect();
+    let mut taken: HashSet<String> = stored.iter().map(|sketch| sketch.id.clone()).collect();
     let mut left: Vec<Option<Sketch>> = stored.into_iter().map(Some).collect();
     let mut plan = Plan::default();
-    // In this order: the same line, the same command at other times, another command at the same times of the same
-    // line, and another command at the same times.
+    // In this order: what does the same in the same line, and in another one; the same command at other times; and
+    // another command at the same times of the same line.
     let rules: [fn(&Sketch) -> String; 4] = [
-        |sketch| sketch.id.clone(),
-        |sketch| sketch.command.to_string(),
-        |sketch| [&*sketch.line, &*sketch.cron, &*sketch.zone].join("\0"),
-        |sketch| [&*sketch.cron, &*sketch.zone].join("\0"),
+        |sketch| [&*sketch.line, &*sketch.cron, &*sketch.zone, &*sketch.user, &sketch.command.to_string()].join("\0"),
+        |sketch| [&*sketch.cron, &*sketch.zone, &*sketch.user, &sketch.command.to_string()].join("\0"),
+        |sketch| [&*sketch.user, &sketch.command.to_string()].join("\0"),
+        |sketch| [&*sketch.line, &*sketch.cron, &*sketch.zone, &*sketch.user].join("\0"),
     ];
     for rule in rules {
         let mut places: HashMap<String, Vec<usize>> = HashMap::new();
@@ -112,10 +142,18 @@ fn assign(new: &mut [PutSchedule], stored: Vec<Sketch>) -> Plan {
             let Some(found) = sketch.and_then(|sketch| places.get_mut(&rule(sketch))?.pop()) else { continue };
             let (Some(was), Some(is)) = (left[found].take(), sketch.take()) else { continue };
             new[place].id = Some(was.id.clone());
-            if (&was.cron, &was.zone, &was.command) != (&is.cron, &is.zone, &is.command) {
+            if !was.does_the_same(is) {
                 plan.changed.push((place, was));
             }
         }
+    }
+    // A line that is new has not the id of another one, which may be that of this line from before an edit.
+    for place in (0..new.len()).filter(|place| open[*place].is_some()) {
+        let id = new[place].id.clone().unwrap_or_default();
+        let mut further = (2..).map(|number| format!("{id}-{number}"));
+        let free = if taken.contains(&id) { further.find(|id| !taken.contains(id)) } else { Some(id) };
+        taken.extend(free.clone());
+        new[place].id = free;
     }
     plan.changed.sort_by_key(|(place, _)| *place);
     plan.lost = left.into_iter().flatten().collect();
@@ -138,7 +176,8 @@ mod tests {
 
     fn assigned(stored: &[PutSchedule], new: &[PutSchedule]) -> (Vec<String>, Vec<String>, Vec<String>) {
         let mut new = new.to_vec();
-        let plan = assign(&mut new, stored.iter().map(Sketch::of_new).collect());
+        let mut lines: Vec<&mut PutSchedule> = new.iter_mut().collect();
+        let plan = assign(&mut lines, stored.iter().map(Sketch::of_new).collect());
         let ids = new.into_iter().filter_map(|put| put.id).collect();
         let changed = plan.changed.iter().map(|(_, was)| was.id.clone()).collect();
         (ids, changed, plan.lost.into_iter().map(|lost| lost.id).collect())
@@ -150,17 +189,29 @@ mod tests {
         let texts = |ids: &[&str]| ids.iter().map(ToString::to_string).collect::<Vec<String>>();
         for (new, expected) in [
             (stored.to_vec(), (&["a", "b", "c"][..], &[][..], &[][..])),
-            // Other times; another command; a new line above, so that all lines moved.
+            // A new line above, other times, and another command.
             (
-                vec![put("z", 1, "0 9 * * *", "new"), put("d", 2, "0 8 * * *", "one"), put("e", 3, "0 2 * * *", "2")],
-                (&["z", "a", "b"], &["a", "b"], &["c"]),
+                vec![put("z", 1, "0 9 * * *", "new"), put("d", 2, "0 8 * * *", "one"), put("e", 3, "0 3 * * *", "2")],
+                (&["z", "a", "c"], &["a", "c"], &["b"]),
             ),
-            // Both of them changed: the command at the times of its line is the one.
-            (vec![put("f", 3, "0 3 * * *", "y")], (&["c"], &["c"], &["a", "b"])),
+            // Another command at the times of another line is another one, whatever was paused there.
+            (vec![put("f", 4, "0 3 * * *", "y")], (&["f"], &[], &["a", "b", "c"])),
             (Vec::new(), (&[], &[], &["a", "b", "c"])),
         ] {
             let (ids, changed, lost) = expected;
             assert_eq!(assigned(&stored, &new), (texts(ids), texts(changed), texts(lost)), "{new:?}");
         }
+    }
+
+    #[test]
+    fn lines_of_one_command_are_told_apart_by_their_times_and_an_id_from_before_an_edit_is_nobody_elses() {
+        // Their ids follow from other times.
+        let stored = [put("h2", 1, "0 9 * * *", "one"), put("h1", 2, "0 10 * * *", "one")];
+        let same = [put("h9", 1, "0 9 * * *", "one"), put("h10", 2, "0 10 * * *", "one")];
+        assert_eq!(assigned(&stored, &same).0, ["h2", "h1"]);
+        let moved = [put("h10", 1, "0 10 * * *", "one"), put("h9", 2, "0 9 * * *", "one")];
+        assert_eq!(assigned(&stored, &moved).0, ["h1", "h2"]);
+        let more = [&same[..], &[put("h1", 3, "0 1 * * *", "one")]].concat();
+        assert_eq!(assigned(&stored, &more), (vec!["h2".into(), "h1".into(), "h1-2".into()], vec![], vec![]));
     }
 }

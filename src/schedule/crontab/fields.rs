@@ -7,16 +7,19 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const FIELDS: [(&str, u8, u8); 5] =
     [("minute", 0, 59), ("hour", 0, 23), ("day of the month", 1, 31), ("month", 1, 12), ("day of the week", 0, 6)];
 
-/// Expands the fields of an expression: `6~18` to one of these values, which follows from `line`, so that the same line
+/// Expands the fields of an expression: `6~18` to one of these values, which follows from `seed`, so that the same line
 /// is the same schedule each time; and a step over the whole field that is longer than the field to the field's
 /// least value, as cron reads it. Returns what was expanded, for people.
-pub(super) fn expand(fields: &mut [String], line: &str) -> Vec<String> {
+pub(super) fn expand(fields: &mut [String], seed: &str) -> Vec<String> {
     let mut notes = Vec::new();
+    // A day has to be in both fields of days where one of them begins with `*`, so that the `*` cannot go then.
+    let is_restricted = [2, 4].map(|day| fields.get(day).is_some_and(|field| field != "*"));
     for (index, (field, (name, least, greatest))) in fields.iter_mut().zip(FIELDS).enumerate() {
         let expanded = field.split(',').enumerate().map(|(place, entry)| {
-            let seed = (index * 100 + place) as u64;
-            let value = drawn(entry, least, greatest, || xxh3_64_with_seed(line.as_bytes(), seed));
-            value.or_else(|| long_step(entry, least, greatest)).unwrap_or_else(|| entry.to_owned())
+            let at = (index * 100 + place) as u64;
+            let value = drawn(entry, least, greatest, || xxh3_64_with_seed(seed.as_bytes(), at));
+            let may_go = !matches!((index, is_restricted), (2 | 4, [true, true]));
+            value.or_else(|| long_step(entry, least, greatest).filter(|_| may_go)).unwrap_or_else(|| entry.to_owned())
         });
         let expanded = expanded.collect::<Vec<String>>().join(",");
         if expanded != *field {

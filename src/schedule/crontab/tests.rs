@@ -4,7 +4,7 @@ use chrono_tz::{Europe, UTC};
 use super::*;
 
 fn of_user(text: &str) -> Crontab {
-    Crontab::parse(text, CrontabKind::User, UTC)
+    Crontab::parse(text, CrontabKind::User, UTC, "c")
 }
 
 fn refused(crontab: &Crontab) -> Vec<(usize, &str)> {
@@ -45,14 +45,17 @@ fn a_percent_sign_begins_the_input_and_ends_its_lines_unless_it_is_escaped() {
 
 #[test]
 fn the_system_names_a_user_before_each_command() {
-    let crontab = Crontab::parse("17 * * * * root cd / && x\n@daily root\n@daily\n", CrontabKind::System, UTC);
+    let crontab = Crontab::parse("17 * * * * root cd / && x\n@daily root\n@daily\n", CrontabKind::System, UTC, "c");
     assert_eq!(refused(&crontab), [(2, "has no command"), (3, "has no command")]);
     let [entry] = &crontab.entries[..] else { panic!("{crontab:?}") };
     assert_eq!((entry.user.as_deref(), entry.command.as_str()), (Some("root"), "cd / && x"));
     for line in ["0 2 * * * /usr/local/bin/backup --all", "*/5 * * * * cd /srv && ./poll"] {
-        let why = Crontab::parse(line, CrontabKind::System, UTC).not_understood.remove(0).why;
+        let why = Crontab::parse(line, CrontabKind::System, UTC, "c").not_understood.remove(0).why;
         assert!(why.contains("without `--system`"), "{why}");
     }
+    let named = "0 2 * * * svc@corp x\n0 2 * * * DOM\\user x\n0 2 * * * test x";
+    assert_eq!(Crontab::parse(named, CrontabKind::System, UTC, "c").entries.len(), 3);
+    assert_eq!(of_user("0 2 * * * root -b -q x.C").entries.len(), 1, "a program of that name");
     let why = of_user("17 * * * * root cd /").not_understood.remove(0).why;
     assert!(why.contains("`--system`"), "{why}");
 }
@@ -71,7 +74,7 @@ fn times_are_in_the_zone_that_stands_above_them_and_in_none_that_is_not_known() 
     assert!(refused(&crontab)[0].1.contains("did you mean `Europe/Berlin`?"));
 
     let crontab =
-        Crontab::parse("CRON_TZ='Europe/Berlin'\n@daily a\nCRON_TZ=\"\"\n@daily b", CrontabKind::User, Kolkata);
+        Crontab::parse("CRON_TZ='Europe/Berlin'\n@daily a\nCRON_TZ=\"\"\n@daily b", CrontabKind::User, Kolkata, "c");
     assert_eq!(refused(&crontab), []);
     let zones: Vec<Tz> = crontab.entries.iter().map(|entry| entry.period.zone).collect();
     assert_eq!(zones, [Europe::Berlin, Kolkata], "an empty one ends the one above it");
@@ -90,21 +93,30 @@ fn forms_that_only_crontabs_have_are_read_as_cron_reads_them() {
         ("0 */24 * * *", "0 0 * * *"),
         ("0 0 1 */12 *", "0 0 1 1 *"),
         ("0 0 */31 * *", "0 0 1 * *"),
+        ("0 0 * * */7", "0 0 * * 0"),
         ("*/30 * * * *", "*/30 * * * *"),
         ("@every_minute", "* * * * *"),
     ] {
         assert_eq!(fields(line), expected, "{line}");
     }
     let mut drawn = std::collections::BTreeSet::new();
+    let of = |name: &str, command: &str| {
+        let line = format!("6~8,30~ ~ * * * {command}\n");
+        let crontab = Crontab::parse(&line.repeat(2), CrontabKind::User, UTC, name);
+        crontab.entries.iter().map(|entry| entry.expression.clone()).collect::<Vec<String>>()
+    };
     for number in 0..200 {
-        let crontab = of_user(&format!("6~8,30~ ~ * * * x{number}"));
-        let (minutes, rest) = crontab.entries[0].expression.split_once(' ').expect("fields");
-        let [first, second] = [0, 1].map(|at| minutes.split(',').nth(at).and_then(|value| value.parse::<u8>().ok()));
-        let (first, second) = (first.expect("a number"), second.expect("a number"));
-        let hour: u8 = rest.trim_end_matches(" * * *").parse().expect("a number");
-        assert!((6..=8).contains(&first) && (30..=59).contains(&second) && hour <= 23, "{minutes} {rest}");
-        drawn.insert((first, hour));
-        assert_eq!(of_user(&format!("6~8,30~ ~ * * * x{number}")).entries[0].expression, crontab.entries[0].expression);
+        let name = number.to_string();
+        for expression in of(&name, "x") {
+            let (minutes, rest) = expression.split_once(' ').expect("fields");
+            let [first, second] =
+                [0, 1].map(|at| minutes.split(',').nth(at).and_then(|value| value.parse::<u8>().ok()));
+            let (first, second) = (first.expect("a number"), second.expect("a number"));
+            let hour: u8 = rest.trim_end_matches(" * * *").parse().expect("a number");
+            assert!((6..=8).contains(&first) && (30..=59).contains(&second) && hour <= 23, "{expression}");
+            drawn.insert((first, hour));
+        }
+        assert_eq!(of(&name, "x"), of(&name, "another command"), "the times are those of the place");
     }
     assert!(drawn.len() > 50, "they are spread: {drawn:?}");
 }
@@ -124,7 +136,7 @@ fn what_cannot_be_a_schedule_is_told_with_its_line_and_the_rest_is_read() {
     let crontab = of_user(
         "@reboot x\nMAILTO=\"\"\n* * * *\n0 0 31 2 * x\n\
          0~60 * * * * x\n@daily\n5/15 * * * * x\n0 0 * * *\u{a0} x\n\"0 * * * *\" x\n0 0 12 ? * MON x\n\
-         0 0/5 * * * ? x\n0 0 * * * x\n",
+         0 0/5 * * * ? x\n0 0 * * * x\n0 0 1 * */7 x\n",
     );
     assert_eq!(
         refused(&crontab),
@@ -141,5 +153,6 @@ fn what_cannot_be_a_schedule_is_told_with_its_line_and_the_rest_is_read() {
             (11, "has the fields of Quartz: leave out the seconds, and write `*` for `?`"),
         ]
     );
-    assert_eq!(crontab.entries.iter().map(|entry| entry.line).collect::<Vec<_>>(), [12]);
+    assert_eq!(crontab.entries.iter().map(|entry| entry.line).collect::<Vec<_>>(), [12, 13]);
+    assert_eq!(crontab.entries[1].expression, "0 0 1 * */7", "a day has to be in both fields");
 }

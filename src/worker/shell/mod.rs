@@ -19,10 +19,10 @@ mod tail;
 
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::process::{Child, Command};
 
@@ -42,6 +42,11 @@ pub const KIND: &str = "shell";
 /// How long the end of the output is waited for after the command has ended, since an escaped process may hold the pipe
 /// open. What can be read without a wait is read after that.
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
+/// How often a command is tried that cannot be started for what the worker lacks, and how long after each other.
+const SHORTAGE_TRIES: usize = 20;
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(250);
+/// The time between two warnings of that.
+const WARNS_EVERY: Duration = Duration::from_secs(60);
 /// The most lines from the end of standard error in a failure's message.
 const SHOWN_LINES: usize = 10;
 /// The most bytes from the end of standard error in a failure's message.
@@ -78,15 +83,15 @@ pub struct ShellResult {
 pub struct ShellHandler {
     scope: Scope,
     grace: Duration,
-    /// Whether the last command could not be started for what the worker lacked.
-    is_short: Arc<AtomicBool>,
+    /// When it was last said that commands cannot be started for what the worker lacks.
+    warned: Arc<Mutex<Option<Instant>>>,
 }
 
 impl ShellHandler {
     /// Creates a handler whose commands belong to `scope` and have `grace` between SIGTERM and SIGKILL.
     #[must_use]
     pub fn new(scope: Scope, grace: Duration) -> Self {
-        Self { scope, grace, is_short: Arc::default() }
+        Self { scope, grace, warned: Arc::default() }
     }
 
     /// Returns the handler in the form that workers take.
@@ -123,13 +128,7 @@ impl Handler for ShellHandler {
         let payload = ShellPayload::parse(attempt.job.payload.as_ref())
             .map_err(|why| HandlerError::permanent("payload", format!("the payload is not a command: {why}")))?;
         let begun = Instant::now();
-        let mut child = self.command(&payload, &attempt).spawn().map_err(|error| {
-            if payload::is_shortage(&error) && !self.is_short.swap(true, Ordering::Relaxed) {
-                tracing::warn!(%error, "no command can be started: jobs are given back until one can");
-            }
-            payload.spawn_failure(&error)
-        })?;
-        self.is_short.store(false, Ordering::Relaxed);
+        let mut child = self.start(&payload, &mut attempt).await?;
         let group = Group::of(&child);
         let pass_on = |stream| {
             let attempt = attempt.clone();
@@ -161,6 +160,37 @@ impl Handler for ShellHandler {
 }
 
 impl ShellHandler {
+    /// Starts the command. What the worker lacks for it, it may have a moment later, when other commands have ended; if
+    /// it has not, the job is given back. Meanwhile the job keeps its place, so that a worker which stays short claims
+    /// no more.
+    async fn start(&self, payload: &ShellPayload, attempt: &mut Attempt) -> Result<Child, HandlerError> {
+        for _ in 0..SHORTAGE_TRIES {
+            match self.command(payload, attempt).spawn() {
+                Err(error) if payload::is_shortage(&error) => {
+                    if self.is_to_warn() {
+                        tracing::warn!(%error, "no command can be started: it is tried again, and then the job is given back");
+                    }
+                }
+                started => return started.map_err(|error| payload.spawn_failure(&error)),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(SHORTAGE_PAUSE) => {}
+                _ = attempt.ended() => break,
+            }
+        }
+        self.command(payload, attempt).spawn().map_err(|error| payload.spawn_failure(&error))
+    }
+
+    /// Returns whether a shortage is to be written to the log now: once a minute.
+    fn is_to_warn(&self) -> bool {
+        let mut warned = self.warned.lock();
+        let is_due = warned.is_none_or(|at| at.elapsed() >= WARNS_EVERY);
+        if is_due {
+            *warned = Some(Instant::now());
+        }
+        is_due
+    }
+
     /// Waits for the command to end, by itself or because the attempt is ended. A command that was ended early counts
     /// as such even when it then exits with success, since it may have skipped a part of its work.
     async fn wait(

@@ -140,6 +140,8 @@ async fn submissions_with_wrong_fields() {
         wrong("an id that is a call's name", r#""id": "count""#, "id"),
         wrong("a control character in an owner", r#""owner": "\u007f""#, "owner"),
         wrong("an empty key", r#""idempotency_key": """#, "idempotency_key"),
+        wrong("half a character in an id, where two would become one", r#""id": "a\ud83d""#, "id"),
+        wrong("half a character in a key", r#""unique_key": "\ude00""#, "unique_key"),
         wrong("an absurd priority", r#""priority": 101"#, "priority"),
         wrong("a priority beyond 64 bits", r#""priority": 99999999999999999999"#, "priority"),
         wrong("a priority with a fraction", r#""priority": 1.5"#, "priority"),

@@ -74,7 +74,7 @@ fn a_crontab_is_reported_with_what_was_not_understood() {
     std::fs::write(place.path().join("crontab.txt"), CRONTAB).expect("a file");
     let import = ["schedule", "import", "--dry-run", "crontab.txt", "--time-zone", "Europe/Berlin"];
     let report = run(place.path(), import).expect(2);
-    assert!(report.stderr().starts_with("what it replaces is not known: "), "{}", report.stderr());
+    assert!(report.stderr().contains("\nwhat it replaces is not known: "), "{}", report.stderr());
     for said in [
         "./backup.sh",
         " 02:30:00 +0",
@@ -192,8 +192,49 @@ fn a_crontab_that_is_imported_again_replaces_what_it_changed_and_names_what_it_l
     assert_eq!(crons(), ["0 3 * * *", "0 9 * * *"]);
     import(&["--partial"]).expect(2);
     assert_eq!(crons(), ["0 3 * * *", "0 4 * * *", "0 9 * * *"]);
+    write("0 9 * * * ./one\n0 25 * * * ./three\n");
+    let said = import(&["--partial", "--prune"]).expect(2).stderr();
+    assert!(said.contains("nothing is removed"), "{said}");
+    write("# nothing\n");
+    let said = import(&["--prune"]).expect(0).stderr();
+    assert!(said.contains("nothing is removed"), "{said}");
+    assert_eq!(crons(), ["0 3 * * *", "0 4 * * *", "0 9 * * *"]);
+
+    // Another crontab with the same lines has schedules of its own.
+    write("0 9 * * * ./one\n");
+    import(&["--name", "other"]).expect(0);
+    assert_eq!(crons(), ["0 3 * * *", "0 4 * * *", "0 9 * * *", "0 9 * * *"]);
     std::fs::write(bed.path().join("c"), b"# t\xe4glich\n0 2 * * * x\n").expect("written");
     assert!(import(&[]).expect(2).stderr().contains("c:1:4: the byte 0xe4 is not UTF-8"));
+}
+
+#[test]
+fn what_an_earlier_version_has_imported_is_not_stored_a_second_time() {
+    let bed = Bed::start();
+    // As it was stored: by an id that follows from the line alone, and without the name of the crontab.
+    let former = |id: &str, cron: &str, command: &str, env: Value| {
+        let job = json!({"queue": "default", "kind": "shell", "payload": {"command": command, "env": env}});
+        json!({"id": id, "labels": {"crontab_line": "1"}, "period": {"cron": cron, "time_zone": "UTC"},
+               "action": {"type": "job", "job": job}})
+    };
+    let id = |input: &str, command: &str| {
+        let identity = ["0 1 * * *", "UTC", "", command, input].join("\0");
+        format!("crontab-{:016x}", xxhash_rust::xxh3::xxh3_64(identity.as_bytes()))
+    };
+    let stored = [
+        former(&id("", "./one"), "0 1 * * *", "./one", json!({})),
+        former(&id("x", "cat"), "0 1 * * *", "printf '%s' \"$CRON_INPUT\" | { cat\n}", json!({"CRON_INPUT": "x"})),
+        former(&id("y\n", "cat"), "0 1 * * *", "printf '%s' \"$CRON_INPUT\" | { cat\n}", json!({"CRON_INPUT": "y\n"})),
+    ];
+    let lines: Vec<String> = stored.iter().map(Value::to_string).collect();
+    std::fs::write(bed.path().join("stored"), lines.join("\n")).expect("written");
+    bed.run(&["schedule", "add", "--file", "stored"]).expect(0);
+    std::fs::write(bed.path().join("c"), "0 1 * * * ./one\n0 1 * * * cat%x\n0 1 * * * cat%y%\n").expect("written");
+    bed.run(&["schedule", "import", "c"]).expect(0);
+    let mut ids: Vec<String> = stored.iter().map(|one| one["id"].as_str().expect("an id").to_owned()).collect();
+    ids.sort();
+    assert_eq!(listed(&bed, &[]), ids);
+    assert_eq!(listed(&bed, &["labels.crontab: c"]), ids, "they are of this crontab from now on");
 }
 
 #[test]

@@ -317,13 +317,15 @@ fn no_command_calls_by_the_proxy_of_the_environment_but_by_the_one_that_it_is_gi
     assert_eq!(by_environment(&["list"]), Some(0), "the server itself is called");
 
     let mut by_flag = Started::of(
-        leasehold(place.path(), ["list", "--server", &server.url(), "--proxy", &proxy])
+        leasehold(place.path(), ["list", "--server", "http://jobs.example", "--proxy", &proxy])
             .envs([("LEASEHOLD_TOKEN", "lh_secret")]),
     );
     until("the proxy is called", called);
     by_flag.kill();
+    let here = run(place.path(), ["list", "--server", &server.url(), "--proxy", "http://127.0.0.1:9"]);
+    assert_eq!(here.code(), Some(0), "nothing on this machine is called by a proxy: {}", here.stderr());
     for wrong in ["proxy.example:3128", "ftp://proxy.example", "http://", "socks5://127.0.0.1:1"] {
         let said = run(place.path(), ["list", "--proxy", wrong]).expect(2).stderr();
-        assert!(said.contains("--proxy") && said.contains(wrong), "{said}");
+        assert!(said.contains("--proxy") && said.contains("such as http://"), "{said}");
     }
 }
