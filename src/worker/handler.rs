@@ -118,6 +118,11 @@ impl Attempt {
         self.output.write(stream, bytes);
     }
 
+    /// Waits while what takes the attempt's output is behind.
+    pub async fn output_ready(&self) {
+        self.output.ready().await;
+    }
+
     /// Reports progress, which the next heartbeat sends to the service.
     pub fn progress(&self, progress: Progress) {
         *self.progress.lock() = Some(progress);

@@ -1,7 +1,7 @@
 //! Where the output of attempts goes while they run: by default to the service that handed the jobs out.
 //!
-//! A handler writes with [`Attempt::write_output`](super::Attempt::write_output), at any rate, and is never held up.
-//! Whoever runs a worker may put a sink of its own in place of [`ServiceOutput`].
+//! A handler writes with [`Attempt::write_output`](super::Attempt::write_output), at any rate. One that
+//! can wait asks [`Attempt::output_ready`](super::Attempt::output_ready) before. Whoever runs a worker may put a sink of its own in place of [`ServiceOutput`].
 
 mod pending;
 mod sender;
@@ -24,6 +24,10 @@ pub trait OutputSink: Send + Sync + 'static {
 /// Takes the output of one attempt.
 #[async_trait]
 pub trait AttemptSink: Send + Sync + 'static {
+    /// Waits while the sink is behind: what a command writes is not read meanwhile, so that the command waits too. By
+    /// default a sink is never behind.
+    async fn ready(&self) {}
+
     /// Adds bytes to a stream. It never blocks; what is too much for the sink is left out from the middle.
     fn write(&self, stream: Stream, bytes: &[u8]);
 

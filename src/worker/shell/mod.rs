@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::process::{Child, Command};
@@ -134,8 +135,15 @@ impl Handler for ShellHandler {
             let attempt = attempt.clone();
             move |chunk: &[u8]| attempt.write_output(stream, chunk)
         };
-        let stdout = Capture::start(child.stdout.take(), pass_on(Stream::Stdout));
-        let stderr = Capture::start(child.stderr.take(), pass_on(Stream::Stderr));
+        let ready = || {
+            let attempt = attempt.clone();
+            move || {
+                let attempt = attempt.clone();
+                async move { attempt.output_ready().await }.boxed()
+            }
+        };
+        let stdout = Capture::start(child.stdout.take(), ready(), pass_on(Stream::Stdout));
+        let stderr = Capture::start(child.stderr.take(), ready(), pass_on(Stream::Stderr));
 
         let ended = self.wait(&mut child, &group, &mut attempt).await;
         group.kill();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio_util::sync::CancellationToken;
@@ -53,7 +54,7 @@ impl Tail {
     }
 }
 
-/// Reads a stream to its end in the background, so that its writer never waits.
+/// Reads a stream to its end in the background, so that its writer waits only while what takes the bytes is behind.
 pub(super) struct Capture {
     tail: Arc<Mutex<Tail>>,
     reader: AbortOnDropHandle<()>,
@@ -61,9 +62,10 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    /// Starts to read a stream, and also passes on what is read.
+    /// Starts to read a stream, and also passes on what is read. Before each part is read, `ready` is waited for.
     pub(super) fn start(
         stream: Option<impl AsyncRead + Unpin + Send + 'static>,
+        ready: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static,
         mut pass_on: impl FnMut(&[u8]) + Send + 'static,
     ) -> Self {
         let tail = Arc::new(Mutex::new(Tail::default()));
@@ -72,7 +74,7 @@ impl Capture {
             kept.lock().push(chunk);
             pass_on(chunk);
         };
-        let reader = AbortOnDropHandle::new(tokio::spawn(read(stream, is_over.clone(), take)));
+        let reader = AbortOnDropHandle::new(tokio::spawn(read(stream, ready, is_over.clone(), take)));
         Self { tail, reader, is_over }
     }
 
@@ -88,12 +90,19 @@ impl Capture {
 }
 
 /// Reads a stream to its end, or until it `is_over` and as far as can be read without a wait.
-async fn read(stream: Option<impl AsyncRead + Unpin>, is_over: CancellationToken, mut take: impl FnMut(&[u8])) {
+async fn read(
+    stream: Option<impl AsyncRead + Unpin>,
+    ready: impl Fn() -> BoxFuture<'static, ()>,
+    is_over: CancellationToken,
+    mut take: impl FnMut(&[u8]),
+) {
     let Some(mut stream) = stream else { return };
     let mut chunk = vec![0; CHUNK];
     let to_the_end = async {
-        // A stream that fails has nothing more to give, like one that has ended.
-        while let Ok(read @ 1..) = stream.read(&mut chunk).await {
+        loop {
+            ready().await;
+            // A stream that fails has nothing more to give, like one that has ended.
+            let Ok(read @ 1..) = stream.read(&mut chunk).await else { return };
             take(&chunk[..read]);
         }
     };
@@ -126,7 +135,7 @@ mod tests {
     async fn what_was_written_in_time_is_read_however_late_and_no_end_is_waited_for() {
         for _ in 0..50 {
             let (mut writer, stream) = tokio::io::duplex(PIPE);
-            let capture = Capture::start(Some(stream), |_| {});
+            let capture = Capture::start(Some(stream), || std::future::ready(()).boxed(), |_| {});
             tokio::io::AsyncWriteExt::write_all(&mut writer, b"said").await.expect("there is room");
             // The reader comes to read only after the wait for it is over.
             capture.is_over.cancel();
