@@ -15,6 +15,7 @@ Exit status:
   2    the command line, a file or a line in it is wrong; nothing was done
   3    the server cannot be reached
   4    the time limit ran out
+  129  ended by SIGHUP, when the terminal is closed
   130  interrupted by Ctrl-C
   143  ended by SIGTERM
 
@@ -55,6 +56,8 @@ pub(super) enum ExitStatus {
     Unreachable = 3,
     /// The time limit ran out.
     TimeIsUp = 4,
+    /// The command was ended by SIGHUP.
+    HungUp = 129,
     /// The command was interrupted by Ctrl-C.
     Interrupted = 130,
     /// The output was closed: the status of a program that SIGPIPE ends.

@@ -1,4 +1,5 @@
-//! SIGTERM and Ctrl-C: the first requests a graceful stop, the second an immediate one.
+//! SIGTERM and Ctrl-C: the first requests a graceful stop, the second an immediate one. SIGHUP, where a command asks for it,
+//! requests a graceful one however often it comes: a terminal that is closed sends it, and the shell in it as well.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,8 +18,32 @@ pub(super) struct Signals {
 
 impl Signals {
     /// Starts to listen. `on_stop` is called at each signal with how urgent the stop has become.
-    pub(super) fn listen(on_stop: impl Fn(Stop) + Send + 'static) -> Result<Self, Failure> {
-        let cannot = |error| Failure::Failed(format!("cannot listen for signals: {error}"));
+    pub(super) fn listen(on_stop: impl Fn(Stop) + Send + Sync + 'static) -> Result<Self, Failure> {
+        Self::listen_with(Arc::new(on_stop))
+    }
+
+    /// Starts to listen also to SIGHUP, unless whoever started this process has that ignored, as `nohup` does.
+    pub(super) fn listen_also_to_hangup(on_stop: impl Fn(Stop) + Send + Sync + 'static) -> Result<Self, Failure> {
+        let on_stop = Arc::new(on_stop);
+        // Before a handler takes its place.
+        let is_ignored = is_hangup_ignored();
+        let signals = Self::listen_with(on_stop.clone())?;
+        if !is_ignored {
+            let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
+            let receiver = signals.clone();
+            tokio::spawn(async move {
+                if hangup.recv().await.is_some() {
+                    receiver.first.get_or_init(|| ExitStatus::HungUp);
+                    receiver.stop.request(Stop::Drain);
+                    on_stop(Stop::Drain);
+                }
+                while hangup.recv().await.is_some() {}
+            });
+        }
+        Ok(signals)
+    }
+
+    fn listen_with(on_stop: Arc<impl Fn(Stop) + Send + Sync + 'static>) -> Result<Self, Failure> {
         let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
         let signals = Self::default();
@@ -50,4 +75,24 @@ async fn next(interrupt: &mut Signal, terminate: &mut Signal) -> ExitStatus {
         _ = interrupt.recv() => ExitStatus::Interrupted,
         _ = terminate.recv() => ExitStatus::Terminated,
     }
+}
+
+fn cannot(error: std::io::Error) -> Failure {
+    Failure::Failed(format!("cannot listen for signals: {error}"))
+}
+
+/// Returns whether this process was started with SIGHUP ignored.
+#[cfg(target_os = "linux")]
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // The lowest bit is that of the first signal.
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
+}
+
+/// Returns whether this process was started with SIGHUP ignored: a process of its own inherits that, and lives on.
+#[cfg(not(target_os = "linux"))]
+fn is_hangup_ignored() -> bool {
+    let shell = std::process::Command::new("sh").args(["-c", "kill -HUP $$; exit 0"]).status();
+    shell.is_ok_and(|status| status.success())
 }
