@@ -1,5 +1,5 @@
-//! SIGTERM and Ctrl-C: the first requests a graceful stop, the second an immediate one. SIGHUP, where a command asks for it,
-//! requests a graceful one however often it comes: a terminal that is closed sends it, and the shell in it as well.
+//! SIGTERM and Ctrl-C: the first requests a graceful stop, the second an immediate one. SIGHUP, where a command asks
+//! for it, requests a graceful one at any time: a terminal that is closed sends it, and so does the shell in it.
 
 use std::sync::{Arc, OnceLock};
 

@@ -2,11 +2,14 @@
 
 mod arguments;
 mod each;
+mod everything;
 mod hostile;
 mod interrupted;
+mod nights;
 mod options;
 mod output;
 mod terminal;
+mod whole;
 
 use std::fs;
 use std::path::Path;
@@ -32,13 +35,13 @@ fn number(summary: &Value, field: &str) -> u64 {
 }
 
 #[test]
-fn every_job_runs_once_and_the_next_start_has_nothing_to_do() {
+fn every_job_runs_once_and_who_goes_on_after_that_has_nothing_to_do() {
     let place = tempfile::tempdir().expect("a directory");
     let jobs: Vec<String> = (0..30).map(|number| format!("echo {number} >> ran")).collect();
     write_jobs(place.path(), &jobs);
     let first = run_jobs(place.path(), &["--slots", "4"]).last_json(0);
     assert_eq!((number(&first, "jobs"), number(&first, "completed"), number(&first, "failed")), (30, 30, 0));
-    let second = run_jobs(place.path(), &[]).last_json(0);
+    let second = run_jobs(place.path(), &["--resume"]).last_json(0);
     assert_eq!((number(&second, "completed"), number(&second, "completed_before")), (0, 30));
     let mut ran = lines(&place.path().join("ran"));
     ran.sort_by_key(|line| line.parse::<u32>().expect("a number"));
@@ -62,9 +65,9 @@ fn an_id_is_that_of_one_command() {
     };
     write("true");
     run_jobs(place.path(), &[]).last_json(0);
-    assert_eq!(number(&run_jobs(place.path(), &["--attempts", "3"]).last_json(0), "completed_before"), 1);
+    assert_eq!(number(&run_jobs(place.path(), &["--resume", "--attempts", "3"]).last_json(0), "completed_before"), 1);
     write("echo other");
-    let said = run_jobs(place.path(), &[]).expect(2).stderr();
+    let said = run_jobs(place.path(), &["--resume"]).expect(2).stderr();
     assert!(said.contains("another job under the id mine"), "{said}");
 }
 
@@ -84,7 +87,7 @@ fn a_failure_is_told_with_its_last_words_and_stays_until_it_is_to_be_retried() {
     let told = run(place.path(), ["run", "jobs.jsonl"]).expect(1).stderr();
     assert!(told.contains("no paper") && told.contains("exit status 7"), "{told}");
 
-    let again = run_jobs(place.path(), &[]).last_json(1);
+    let again = run_jobs(place.path(), &["--resume"]).last_json(1);
     assert_eq!((number(&again, "failed"), number(&again, "completed_before")), (1, 1));
     assert_eq!(lines(&place.path().join("tries")).len(), 1, "a failed job ran again unasked");
 
@@ -163,7 +166,7 @@ fn jobs_come_from_standard_input_too() {
     let place = tempfile::tempdir().expect("a directory");
     let input = "{\"command\": \"echo x >> ran\"}\n";
     for (completed, before) in [(1, 0), (0, 1)] {
-        let mut command = crate::program::leasehold(place.path(), ["run", "-", "--json"]);
+        let mut command = crate::program::leasehold(place.path(), ["run", "-", "--json", "--resume"]);
         let summary = crate::program::Started::with_input(&mut command, input).end().last_json(0);
         assert_eq!((number(&summary, "completed"), number(&summary, "completed_before")), (completed, before));
     }

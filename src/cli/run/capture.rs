@@ -1,25 +1,68 @@
-//! What the attempts write, in files of bounded size.
+//! What the attempts write, in files.
 //!
-//! A stream's file has its beginning and its end. While the attempt runs the last half of a full file is a ring; when
-//! it has ended the ring is turned, and a line between the halves says how much is left out.
+//! What is passed on waits in a file, whole, until it was. What is kept of a stream is of bounded size: its beginning
+//! and its end, with a line between them that says how much is left out. Of output that nobody is shown no more than
+//! that is written: while the attempt runs the last half of a full file is a ring, which is turned when it has ended.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
 
+use crate::job::JobId;
 use crate::store::output::left_out;
 use crate::worker::output::Stream;
 use crate::worker::{AttemptSink, ClaimedJob, OutputSink};
 
 /// The longest name that is made of a text.
 const MAX_NAME: usize = 180;
+/// How many bytes may wait to be shown before no more is read of what commands write.
+const MAX_WAITING: u64 = 16 << 20;
+/// How many bytes are copied at a time.
+const CHUNK: usize = 64 << 10;
+/// The end of the name of a file that is passed on whole.
+const WHOLE: &str = "whole";
+
+/// An attempt of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ran {
+    pub(super) id: JobId,
+    fence: u64,
+    pub(super) attempt: u32,
+}
+
+impl Ran {
+    /// Returns the attempt that a job was claimed for.
+    pub(super) fn of(job: &ClaimedJob) -> Self {
+        Self { id: job.id.clone(), fence: job.fence.get(), attempt: job.attempt }
+    }
+}
+
+/// What is missing of a stream.
+#[derive(Clone, Debug)]
+pub(super) struct Loss {
+    pub(super) stream: Stream,
+    pub(super) bytes: u64,
+    /// Where it could not be written, and why.
+    pub(super) error: String,
+}
+
+/// The output of an attempt that has ended.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// The files to pass on, by stream.
+    pub(super) whole: Vec<(Stream, PathBuf)>,
+    pub(super) losses: Vec<Loss>,
+    /// How many bytes wait to be passed on.
+    bytes: u64,
+}
 
 /// The files of a run's attempts.
 #[derive(Debug)]
@@ -27,34 +70,135 @@ pub(super) struct Outputs {
     folder: PathBuf,
     /// How many bytes of a stream are kept.
     limit: u64,
-    /// Whether it was said already that a file cannot be written.
-    complained: Arc<AtomicBool>,
+    /// Whether output is passed on.
+    whole: bool,
+    shared: Arc<Shared>,
+}
+
+/// What attempts have left that have ended.
+#[derive(Debug)]
+struct Shared {
+    ended: Mutex<HashMap<Ran, Written>>,
+    /// How many bytes wait to be passed on.
+    waiting: watch::Sender<u64>,
 }
 
 impl Outputs {
-    /// Creates the files' folder.
-    pub(super) fn create(folder: PathBuf, limit: u64) -> io::Result<Self> {
+    /// Creates the files' folder, in which `limit` bytes are kept of each stream. With `whole` everything is there
+    /// until it was passed on. What a killed start has left there is brought into its last form.
+    pub(super) fn create(folder: PathBuf, limit: u64, whole: bool) -> io::Result<Self> {
         fs::create_dir_all(&folder)?;
-        Ok(Self { folder, limit: limit.max(2), complained: Arc::default() })
+        let shared = Shared { ended: Mutex::default(), waiting: watch::Sender::new(0) };
+        let outputs = Self { folder, limit: limit.max(2), whole, shared: Arc::new(shared) };
+        for entry in fs::read_dir(&outputs.folder)?.flatten() {
+            let left = entry.path();
+            if left.extension().is_some_and(|end| end == WHOLE) {
+                outputs.keep(&left, &left.with_extension("")).and_then(|_| remove(&left))?;
+            }
+        }
+        Ok(outputs)
     }
 
-    /// Returns the file of a stream. It is there only if something was written to the stream.
-    pub(super) fn file(&self, job: &ClaimedJob, stream: Stream) -> PathBuf {
-        let name = file_name(job.id.as_str());
-        self.folder.join(format!("{name}.{}.{}", job.fence.get(), stream.as_str()))
+    /// Returns the file of what is kept of a stream. It is there only if something was written to the stream.
+    fn file(&self, ran: &Ran, stream: Stream) -> PathBuf {
+        self.folder.join(format!("{}.{}.{}", file_name(ran.id.as_str()), ran.fence, stream.as_str()))
     }
 
-    /// Returns the file of a stream to which something was written.
-    pub(super) fn written(&self, job: &ClaimedJob, stream: Stream) -> Option<PathBuf> {
-        Some(self.file(job, stream)).filter(|file| file.exists())
+    /// Returns the file of what is kept of a stream to which something was written.
+    pub(super) fn written(&self, ran: &Ran, stream: Stream) -> Option<PathBuf> {
+        Some(self.file(ran, stream)).filter(|file| file.exists())
     }
+
+    /// Brings what is kept of an attempt that has ended into its last form, and returns what is to be passed on.
+    pub(super) fn take(&self, ran: &Ran) -> Written {
+        let mut written = self.shared.ended.lock().remove(ran).unwrap_or_default();
+        if self.whole {
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                let kept = self.file(ran, stream);
+                let whole = with_end(&kept);
+                match self.keep(&whole, &kept) {
+                    Ok(Some(file)) => written.whole.push((stream, file)),
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::warn!(file = %kept.display(), %error, "what a job wrote cannot be kept");
+                        written.whole.push((stream, whole));
+                    }
+                }
+            }
+        }
+        written
+    }
+
+    /// Notes that the output of an attempt was passed on, or waits for that of other jobs.
+    pub(super) fn is_handled(&self, written: &Written) {
+        self.shared.waiting.send_modify(|waiting| *waiting = waiting.saturating_sub(written.bytes));
+    }
+
+    /// Removes what was passed on and is not kept.
+    pub(super) fn passed_on(&self, files: &[(Stream, PathBuf)]) {
+        for (_, file) in files.iter().filter(|(_, file)| file.extension().is_some_and(|end| end == WHOLE)) {
+            if let Err(error) = remove(file) {
+                tracing::warn!(file = %file.display(), %error, "what a job wrote cannot be removed");
+            }
+        }
+    }
+
+    /// Makes what is kept of the file at `whole`, and returns the file that has everything: `kept` unless that is more
+    /// than is kept. `None` where there is neither.
+    fn keep(&self, whole: &Path, kept: &Path) -> io::Result<Option<PathBuf>> {
+        let file = match File::open(whole) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let total = file.metadata()?.len();
+        if total <= self.limit {
+            fs::rename(whole, kept)?;
+            return Ok(Some(kept.to_owned()));
+        }
+        let (head, tail) = halves(self.limit);
+        let marker = left_out(total - self.limit);
+        let to = File::create(kept)?;
+        copy(&file, 0, &to, 0, head)?;
+        to.write_all_at(marker.as_bytes(), head)?;
+        copy(&file, total - tail, &to, head + marker.len() as u64, tail)?;
+        Ok(Some(whole.to_owned()))
+    }
+}
+
+/// Copies so many bytes.
+fn copy(from: &File, mut at: u64, to: &File, mut to_at: u64, mut left: u64) -> io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    while left > 0 {
+        let part = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+        from.read_exact_at(&mut chunk[..part], at)?;
+        to.write_all_at(&chunk[..part], to_at)?;
+        (at, to_at, left) = (at + part as u64, to_at + part as u64, left - part as u64);
+    }
+    Ok(())
+}
+
+fn with_end(kept: &Path) -> PathBuf {
+    let mut name = kept.as_os_str().to_owned();
+    name.push(".");
+    name.push(WHOLE);
+    name.into()
+}
+
+fn remove(file: &Path) -> io::Result<()> {
+    fs::remove_file(file).or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 impl OutputSink for Outputs {
     fn begin(&self, job: &ClaimedJob) -> Arc<dyn AttemptSink> {
-        let kept = |stream| Mutex::new(Kept::new(self.file(job, stream), self.limit));
+        let ran = Ran::of(job);
+        let kept = |stream| {
+            let file = self.file(&ran, stream);
+            let limit = if self.whole { u64::MAX } else { self.limit };
+            Mutex::new(Kept::new(if self.whole { with_end(&file) } else { file }, limit))
+        };
         let (stdout, stderr) = (kept(Stream::Stdout), kept(Stream::Stderr));
-        Arc::new(AttemptFiles { stdout, stderr, complained: self.complained.clone() })
+        Arc::new(AttemptFiles { stdout, stderr, whole: self.whole, shared: self.shared.clone(), ran })
     }
 }
 
@@ -62,33 +206,44 @@ impl OutputSink for Outputs {
 struct AttemptFiles {
     stdout: Mutex<Kept>,
     stderr: Mutex<Kept>,
-    complained: Arc<AtomicBool>,
-}
-
-impl AttemptFiles {
-    fn with(&self, kept: &Mutex<Kept>, what: impl FnOnce(&mut Kept) -> io::Result<()>) {
-        let mut kept = kept.lock();
-        if let Err(error) = what(&mut kept)
-            && !self.complained.swap(true, Ordering::Relaxed)
-        {
-            tracing::warn!(file = %kept.path.display(), %error, "what jobs write cannot be kept");
-        }
-    }
+    whole: bool,
+    shared: Arc<Shared>,
+    ran: Ran,
 }
 
 #[async_trait]
 impl AttemptSink for AttemptFiles {
+    async fn ready(&self) {
+        if *self.shared.waiting.borrow() > MAX_WAITING {
+            // The sender is here, so there is an answer.
+            let _ = self.shared.waiting.subscribe().wait_for(|waiting| *waiting <= MAX_WAITING).await;
+        }
+    }
+
     fn write(&self, stream: Stream, bytes: &[u8]) {
-        let kept = match stream {
-            Stream::Stdout => &self.stdout,
-            Stream::Stderr => &self.stderr,
-        };
-        self.with(kept, |kept| kept.write(bytes));
+        match stream {
+            Stream::Stdout => self.stdout.lock().write(bytes),
+            Stream::Stderr => self.stderr.lock().write(bytes),
+        }
     }
 
     async fn end(&self) {
-        self.with(&self.stdout, Kept::finish);
-        self.with(&self.stderr, Kept::finish);
+        let mut written = Written::default();
+        for (stream, kept) in [(Stream::Stdout, &self.stdout), (Stream::Stderr, &self.stderr)] {
+            let mut kept = kept.lock();
+            kept.end();
+            if self.whole {
+                written.bytes += kept.total - kept.lost;
+            }
+            if let Some(error) = kept.error.take().filter(|_| kept.lost > 0) {
+                let error = format!("{}: {error}", kept.path.display());
+                written.losses.push(Loss { stream, bytes: kept.lost, error });
+            }
+        }
+        if written.bytes > 0 || !written.losses.is_empty() {
+            self.shared.waiting.send_modify(|waiting| *waiting += written.bytes);
+            self.shared.ended.lock().insert(self.ran.clone(), written);
+        }
     }
 }
 
@@ -100,14 +255,31 @@ struct Kept {
     file: Option<File>,
     /// How many bytes were written to the stream.
     total: u64,
+    /// How many of them are missing in the file: those from the first failure on.
+    lost: u64,
+    error: Option<io::Error>,
 }
 
 impl Kept {
     fn new(path: PathBuf, limit: u64) -> Self {
-        Self { path, limit, file: None, total: 0 }
+        Self { path, limit, file: None, total: 0, lost: 0, error: None }
     }
 
-    fn write(&mut self, mut chunk: &[u8]) -> io::Result<()> {
+    fn write(&mut self, chunk: &[u8]) {
+        let end = self.total + chunk.len() as u64;
+        if self.error.is_none()
+            && let Err(error) = self.try_write(chunk)
+        {
+            self.error = Some(error);
+        }
+        if self.error.is_some() {
+            self.lost += end - self.total;
+            self.total = end;
+        }
+    }
+
+    /// Writes as much as can be, all of which is counted.
+    fn try_write(&mut self, mut chunk: &[u8]) -> io::Result<()> {
         let (head, ring) = halves(self.limit);
         let file = match &mut self.file {
             Some(file) => file,
@@ -121,15 +293,29 @@ impl Kept {
                 None => (self.total, head - self.total),
                 Some(beyond) => (head + beyond % ring, ring - beyond % ring),
             };
-            let (now, later) = chunk.split_at(chunk.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
-            file.write_all_at(now, at)?;
-            self.total += now.len() as u64;
-            chunk = later;
+            let now = &chunk[..chunk.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+            match file.write_at(now, at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    self.total += written as u64;
+                    chunk = &chunk[written..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
 
-    /// Brings the file into its last form.
+    /// Brings the file into its last form, and closes it.
+    fn end(&mut self) {
+        let finished = if self.error.is_none() { self.finish() } else { Ok(()) };
+        if let Err(error) = finished {
+            tracing::warn!(file = %self.path.display(), %error, "what a job wrote cannot be kept");
+        }
+        self.file = None;
+    }
+
     fn finish(&mut self) -> io::Result<()> {
         let Some(file) = self.file.take() else { return Ok(()) };
         let missing = self.total.saturating_sub(self.limit);
@@ -186,7 +372,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let mut kept = Kept::new(file.path().to_owned(), limit);
         for chunk in chunks {
-            kept.write(chunk).expect("written");
+            kept.write(chunk);
+            assert_eq!(kept.lost, 0);
             assert!(file.path().metadata().expect("there").len() <= limit);
         }
         kept.finish().expect("written");
@@ -199,6 +386,31 @@ mod tests {
         assert_eq!(kept(8, &[b"abcdefghi"]), "abcd\n[1 bytes left out]\nfghi");
         assert_eq!(kept(8, &[b"abc", b"defg", b"h", b"ijklmnopqrstu"]), "abcd\n[13 bytes left out]\nrstu");
         assert_eq!(kept(7, &[b"0123456789".as_slice(); 20]), "012\n[193 bytes left out]\n6789");
+    }
+
+    #[test]
+    fn of_what_was_passed_on_the_same_is_kept_and_what_a_kill_has_left_as_well() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let whole = |name: &str| folder.path().join(format!("{name}.1.stdout.whole"));
+        for (name, text) in [("short", "abcdefgh"), ("long", "abcdefghijklmnopqrstu")] {
+            fs::write(whole(name), text).expect("written");
+        }
+        let outputs = Outputs::create(folder.path().to_owned(), 8, true).expect("created");
+        let kept = |name: &str| fs::read_to_string(outputs.folder.join(format!("{name}.1.stdout"))).expect("kept");
+        assert_eq!((kept("short").as_str(), kept("long").as_str()), ("abcdefgh", "abcd\n[13 bytes left out]\nrstu"));
+        assert!(!whole("short").exists() && !whole("long").exists());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted() {
+        let full = File::options().write(true).open("/dev/full").expect("it is there");
+        let mut kept = Kept::new("/dev/full".into(), u64::MAX);
+        kept.file = Some(full);
+        for _ in 0..3 {
+            kept.write(b"1234567");
+        }
+        assert_eq!((kept.total, kept.lost), (21, 21));
+        assert!(kept.error.is_some());
     }
 
     #[test]

@@ -1,21 +1,26 @@
 //! `leasehold run`: a list of commands, run here to its end, with any number of restarts.
 //!
 //! In reading order: `options` (the command line), `source` (the jobs and their ids: lines, or a `template` with
-//! `replacement` strings for `arguments`, which `find` looks for among files), `place` (the data directory), `start`
-//! (what is left to do), this file, `handler` and `capture` (how commands run, and what they write), `watch` (what has
-//! ended, and when to `halt`), `printer`, `screen` and `bar` (what is shown meanwhile), `summary`.
+//! `replacement` strings for `arguments`, which `find` looks for among files), `place` (the data directory and the runs
+//! in it), `chosen_run` (which of them goes on), `start` (what is left to do), this file, `handler` and `capture` (how
+//! commands run, and what they write), `watch` (what has ended, and when to `halt`), `teller`, `printer`, `pass_on`,
+//! `screen` and `bar` (what is shown meanwhile), `summary`.
 //!
-//! Before the first job of a start runs: the data directory is this process's alone (the store's lock); no process of
+//! Before the first job of a start runs: the data directory is this process's alone (its lock); no process of
 //! a former start is alive ([`Scope::end_leftovers`]); and what ran then waits again. So a job never runs twice at the
-//! same time, and one that was completed never runs again. A job that was interrupted runs again from its beginning.
+//! same time, and one that was completed never runs again in the same run. A job that was interrupted runs again from
+//! its beginning. Whether a run has ended is noted when its store is closed; where a start was killed before that, its
+//! jobs say so.
 
 mod arguments;
 mod bar;
 mod capture;
+mod chosen_run;
 mod find;
 mod halt;
 mod handler;
 mod options;
+mod pass_on;
 mod place;
 mod printer;
 mod replacement;
@@ -23,6 +28,7 @@ mod screen;
 mod source;
 mod start;
 mod summary;
+mod teller;
 mod template;
 mod watch;
 
@@ -46,9 +52,11 @@ use crate::worker::shell::{self, Scope, ShellHandler};
 use crate::worker::{Stop, Worker, WorkerConfig};
 use arguments::{Input, List};
 use capture::Outputs;
+use chosen_run::own_job;
 use handler::RunHandler;
 pub(super) use options::RunArgs;
 use options::{Jobs, Shown};
+use place::Place;
 use printer::Printer;
 use screen::Screen;
 use source::{Defaults, Planned, Source};
@@ -68,22 +76,36 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     log::start(LogFormat::Text, "warn");
     let source = source(&args)?;
     let timeout_ms = args.timeout.map(millis);
-    let planned: Arc<[Planned]> = source.plan(Defaults { attempts: args.attempts, timeout_ms })?.into();
+    let planned = source.plan(Defaults { attempts: args.attempts, timeout_ms })?;
     if args.dry_run {
         return print_commands(&planned);
     }
     let directory = args.data_dir.clone().map_or_else(|| source.data_dir(), Ok)?;
-    let directory = place::occupy(&directory, &source.identity()?)?;
-    complain(&clean(&format!("{} jobs; state in {}", planned.len(), directory.display())));
+    let mut place = Place::occupy(&directory, &source.identity()?, own_job().as_deref())?;
+    let directory = place.directory().to_owned();
 
     let screen = Arc::new(Screen::new());
     let signals = listen(&screen)?;
     let begun = Instant::now();
     let scope = Scope::new(&directory.to_string_lossy());
-    let order = StartOrder { shuffled: args.shuf, retry_failed: args.retry_failed };
-    let (manager, started) = start::start(&directory, &scope, &source.name(), &planned, order).await?;
+    let ended = start::end_former_processes(&scope).await?;
+    let chosen = chosen_run::choose(&args, &mut place).await?;
+    let run = place.last().number;
+    let planned: Result<Vec<Planned>, Failure> = planned.into_iter().map(|job| job.in_run(run)).collect();
+    let planned: Arc<[Planned]> = planned?.into();
+    if let Err(failure) = chosen.say(&place, &planned, args.json) {
+        chosen.opened.manager.shutdown().await;
+        return Err(failure);
+    }
+    complain(&clean(&format!("{} jobs; state in {}", planned.len(), directory.display())));
+    if ended > 0 {
+        complain(&format!("ended {ended} processes that a former start had left behind"));
+    }
+    let order = StartOrder { shuffled: args.shuf, retry_failed: chosen.retry_failed };
+    let (manager, started) = start::start(chosen.opened, &source.name(), &planned, order).await?;
     let Started { waiting, before, removed, tally } = started;
-    let outputs = Outputs::create(directory.join("output"), args.output_limit.0);
+    let is_passed_on = shown(&args) != Shown::None || args.results.is_some();
+    let outputs = Outputs::create(place.folder().join("output"), args.output_limit.0, is_passed_on);
     let outputs = Arc::new(outputs.map_err(|error| Failure::Failed(format!("cannot keep output: {error}")))?);
     let telling = telling(&args, &planned, &waiting, screen.clone(), outputs.clone());
     let watch = Watch::start(planned.clone(), &waiting, tally, telling, signals.stop());
@@ -93,23 +115,28 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     let handler = Arc::new(RunHandler::new(handler, args.nice, watch.clone()));
     let worked = work(&args, &manager, (handler, outputs), slots, &planned, &watch, &signals).await;
     manager.shutdown().await;
-    let (tally, left) = (watch.end(), watch.left().len());
+    let ((tally, lost), left) = (watch.end().await, watch.left().len());
     worked?;
+    if left == 0 {
+        place.note(true)?;
+    }
 
     let failed = tally.failed > 0;
+    let is_lost = lost.streams > 0;
     let (jobs, halted) = (planned.len(), watch.is_halted());
     let wall = begun.elapsed();
-    let summary = Summary { data_dir: &directory, jobs, before, left, removed, halted, tally, wall };
+    let summary = Summary { data_dir: &directory, run, jobs, before, left, removed, halted, tally, lost, wall };
     summary.print(args.json)?;
     if left > 0 {
         let why = if halted { "ended early" } else { "interrupted" };
-        complain(&format!("leasehold: {why}; the same command goes on where this one was"));
+        let but = if args.fresh { " without --fresh" } else { "" };
+        complain(&format!("leasehold: {why}; the same command{but} goes on where this one was"));
     }
     match signals.status().filter(|_| left > 0) {
         Some(status) => Err(Failure::Reported(status)),
         None if screen.is_closed() => Err(Failure::OutputClosed),
-        None if halted && args.halt.is_success() => Ok(()),
-        None if failed || (left > 0 && !halted) => Err(Failure::Reported(ExitStatus::Failed)),
+        None if halted && args.halt.is_success() && !is_lost => Ok(()),
+        None if failed || is_lost || (left > 0 && !halted) => Err(Failure::Reported(ExitStatus::Failed)),
         None => Ok(()),
     }
 }
@@ -148,16 +175,20 @@ fn print_commands(planned: &[Planned]) -> Result<(), Failure> {
 /// Listens for signals, and says what each does.
 fn listen(screen: &Arc<Screen>) -> Result<Signals, Failure> {
     let screen = screen.clone();
-    Signals::listen(move |stop| {
+    Signals::listen_also_to_hangup(move |stop| {
         screen.update(|progress| progress.stopping = true);
         match stop {
-            Stop::Now => screen.line("leasehold: ending the running jobs"),
-            Stop::Drain | Stop::No => screen.line(&format!(
+            Stop::Now => screen.say("leasehold: ending the running jobs"),
+            Stop::Drain | Stop::No => screen.say(&format!(
                 "leasehold: waiting for the running jobs ({}) and starting no other; again to end them",
                 screen.running()
             )),
         }
     })
+}
+
+fn shown(args: &RunArgs) -> Shown {
+    args.output.unwrap_or(if args.json { Shown::None } else { Shown::All })
 }
 
 fn telling(
@@ -167,16 +198,21 @@ fn telling(
     screen: Arc<Screen>,
     outputs: Arc<Outputs>,
 ) -> Telling {
-    let shown = args.output.unwrap_or(if args.json { Shown::None } else { Shown::All });
     let places = || (0..planned.len()).filter(|index| waiting.contains(&planned[*index].id)).collect();
     let order = args.keep_order.then(places);
-    let printer = Printer::new(outputs, shown, args.tag, args.results.clone(), order);
+    let printer = Printer::new(outputs, shown(args), args.tag, args.results.clone(), order);
     Telling { screen, printer, halt: args.halt, json: args.json, again: again() }
 }
 
 /// Returns this command as it runs failed jobs again.
 fn again() -> String {
     let mut words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let ours = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let mut index = 0;
+    words.retain(|word| {
+        index += 1;
+        index > ours || word != "--fresh"
+    });
     let is_there = words.iter().any(|word| ["--retry-failed", "--resume-failed"].contains(&word.as_str()));
     if let Some(run) = words.iter().position(|word| word == "run").filter(|_| !is_there) {
         words.insert(run + 1, "--retry-failed".to_owned());

@@ -28,12 +28,21 @@ Then an argument comes as a variable, so that nothing in it is ever run: {} stan
 $EACH_NAME, $EACH_DIR and $EACH_NAME_STEM are the others ($EACH1, $EACH2_STEM, … with several sources). Places must \
 not stand in quotes; the variables may, in double ones.
 
-State is kept in the data directory, so the same command started again goes on where it was, even after kill -9 or a \
-loss of power: what was completed is not run again, what was running runs again from its beginning, and what failed \
-stays failed unless --retry-failed is given. A job is known by its line or command: of a changed file only new and \
-changed lines run, and jobs whose lines are gone are cancelled. What each attempt writes is in DIR/output.
+State is kept in the data directory. A run has ended once each of its jobs is completed or has failed for good. The \
+same command started again after that begins a new run, in which every job runs again. Before that it goes on where \
+it was, even after kill -9 or a loss of power: what was completed is not run again, what was running runs again from \
+its beginning, and what failed stays failed unless --retry-failed is given. A job is known by its line or command: \
+of a changed file only new and changed lines run then, and jobs whose lines are gone are cancelled. --resume goes on \
+also with a run that has ended, --fresh with none. In a job of Leasehold's own it goes on for another attempt of the \
+same job only. What each attempt writes is in DIR/N/output, where N is the number of the run.
 
-After the first Ctrl-C or SIGTERM no job starts and the running ones end; the second ends them at once.
+After the first Ctrl-C or SIGTERM no job starts and the running ones end; the second ends them at once. A terminal \
+that is closed (SIGHUP) is as the first; under nohup the run goes on. Whatever ended it, the same command goes on \
+later.
+
+Output is passed on whole, as jobs end: what waits for its reader, or with -k for jobs before it, lies in the data \
+directory, and a slow reader slows the jobs. What cannot be written is said with its job and bytes, and the exit \
+status is 1. --output-limit is about the copy that is kept.
 
 Examples:
   leasehold run jobs.txt
@@ -73,9 +82,18 @@ pub(crate) struct RunArgs {
     /// from>]
     #[arg(long, value_name = "DIR")]
     pub(super) data_dir: Option<PathBuf>,
-    /// Run jobs again that failed before
+    /// Run jobs of the last run again that failed
     #[arg(long, visible_alias = "resume-failed")]
     pub(super) retry_failed: bool,
+    /// Go on with the last run also when it has ended, so that only new and changed lines run
+    #[arg(long)]
+    pub(super) resume: bool,
+    /// Begin a new run also when the last one has not ended
+    #[arg(long, conflicts_with_all = ["resume", "retry_failed"])]
+    pub(super) fresh: bool,
+    /// How many runs are kept, with what their jobs wrote; a new one removes the oldest
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(super) keep_runs: u64,
     /// How many attempts a job gets in all that does not say so itself
     #[arg(long, visible_alias = "retries", value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -106,10 +124,11 @@ pub(crate) struct RunArgs {
     /// Write the output of each job to DIR/1/<argument>/stdout and stderr
     #[arg(long, value_name = "DIR")]
     pub(super) results: Option<PathBuf>,
-    /// How much is kept of each stream that an attempt writes; of more the middle is left out
+    /// How much is kept of each stream that an attempt writes, also when all of it was shown; of more the middle is
+    /// left out
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     pub(super) output_limit: SizeSetting,
-    /// How long running jobs may go on after the first Ctrl-C or SIGTERM [default: until they end]
+    /// How long running jobs may go on after the first Ctrl-C, SIGTERM or SIGHUP [default: until they end]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(super) drain_timeout: Option<Duration>,
     /// How long a command has between SIGTERM and SIGKILL

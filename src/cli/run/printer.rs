@@ -1,17 +1,16 @@
 //! Shows what jobs have written, each job's whole, and copies it for `--results`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::capture::{Outputs, file_name};
+use super::capture::{Loss, Outputs, Ran, Written, file_name};
 use super::options::Shown;
 use super::screen::Screen;
 use super::source::Planned;
-use crate::cli::output::{clean, shorten};
-use crate::worker::ClaimedJob;
+use crate::cli::output::shorten;
 use crate::worker::output::Stream;
 
 /// How many characters of a job's arguments stand before each line.
@@ -31,15 +30,17 @@ struct Order {
     /// The jobs whose output was not shown yet.
     left: BTreeSet<usize>,
     /// The jobs among them that have ended, with what is to be shown.
-    ended: BTreeMap<usize, Option<Output>>,
+    ended: BTreeMap<usize, Output>,
 }
 
 /// The output of a job.
 struct Output {
     tag: String,
-    stdout: PathBuf,
-    stderr: PathBuf,
+    files: Vec<(Stream, PathBuf)>,
 }
+
+/// What is missing of the output of a job, by its place in the list.
+pub(super) type Missing = (usize, Loss);
 
 impl Printer {
     /// Creates a printer. With `order` the output of these jobs is shown in their order.
@@ -54,78 +55,99 @@ impl Printer {
         Self { outputs, shown, tag, results, order }
     }
 
-    /// Returns the files that a job has written to.
-    pub(super) fn written(&self, job: &ClaimedJob) -> Vec<(Stream, PathBuf)> {
+    /// Returns the files of what is kept of an attempt.
+    pub(super) fn written(&self, ran: &Ran) -> Vec<(Stream, PathBuf)> {
         let streams = [Stream::Stdout, Stream::Stderr].into_iter();
-        streams.filter_map(|stream| Some((stream, self.outputs.written(job, stream)?))).collect()
+        streams.filter_map(|stream| Some((stream, self.outputs.written(ran, stream)?))).collect()
     }
 
-    /// Shows and copies the output of a job that has ended; `ran` is its last attempt, if it had one.
-    pub(super) fn ended(&mut self, screen: &Screen, index: usize, job: &Planned, ran: Option<&ClaimedJob>, well: bool) {
-        if let (Some(results), Some(ran)) = (&self.results, ran)
-            && let Err(error) = self.copy(results, job, ran)
-        {
-            screen.line(&format!("cannot write the results of #{}: {error}", job.number));
+    /// Keeps the output of an attempt that is not shown.
+    pub(super) fn keep(&self, ran: &Ran) {
+        let written = self.outputs.take(ran);
+        self.outputs.passed_on(&written.whole);
+        self.outputs.is_handled(&written);
+    }
+
+    /// Shows and copies the output of a job that has ended; `ran` is its last attempt, if it had one. Returns what is
+    /// missing of that of this job and of others that were shown now.
+    pub(super) fn ended(
+        &mut self,
+        screen: &Screen,
+        index: usize,
+        job: &Planned,
+        ran: Option<&Ran>,
+        well: bool,
+    ) -> Vec<Missing> {
+        let mut written = ran.map(|ran| self.outputs.take(ran)).unwrap_or_default();
+        let mut missing: Vec<Missing> = written.losses.drain(..).map(|loss| (index, loss)).collect();
+        if let (Some(results), Some(_)) = (&self.results, ran) {
+            missing.extend(copy(results, job, &written).into_iter().map(|loss| (index, loss)));
         }
         let is_shown = match self.shown {
             Shown::None => false,
             Shown::Failed => !well,
             Shown::All => true,
         };
-        let output = ran.filter(|_| is_shown).map(|ran| Output {
-            tag: job.tag(),
-            stdout: self.outputs.file(ran, Stream::Stdout),
-            stderr: self.outputs.file(ran, Stream::Stderr),
-        });
-        let Some(order) = &mut self.order else { return self.show(screen, output.as_ref()) };
-        order.ended.insert(index, output);
-        let mut next = Vec::new();
-        while let Some(first) = order.left.first().copied() {
-            let Some(output) = order.ended.remove(&first) else { break };
-            order.left.remove(&first);
-            next.extend(output);
+        let files = std::mem::take(&mut written.whole);
+        let mut next = BTreeMap::new();
+        if is_shown {
+            next.insert(index, Output { tag: job.tag(), files });
+        } else {
+            self.outputs.passed_on(&files);
         }
-        for output in &next {
-            self.show(screen, Some(output));
+        if let Some(order) = &mut self.order {
+            let none = || Output { tag: String::new(), files: Vec::new() };
+            order.ended.insert(index, next.remove(&index).unwrap_or_else(none));
+            while let Some(first) = order.left.first().copied() {
+                let Some(output) = order.ended.remove(&first) else { break };
+                order.left.remove(&first);
+                next.insert(first, output);
+            }
         }
+        for (index, output) in next {
+            missing.extend(self.show(screen, index, &output));
+        }
+        self.outputs.is_handled(&written);
+        missing
     }
 
     /// Shows the output that waits for jobs before it, which have not ended.
-    pub(super) fn rest(&mut self, screen: &Screen) {
+    pub(super) fn rest(&mut self, screen: &Screen) -> Vec<Missing> {
         let rest = self.order.as_mut().map(|order| std::mem::take(&mut order.ended)).unwrap_or_default();
-        for output in rest.values() {
-            self.show(screen, output.as_ref());
-        }
+        rest.iter().flat_map(|(index, output)| self.show(screen, *index, output)).collect()
     }
 
-    fn show(&self, screen: &Screen, output: Option<&Output>) {
-        let Some(output) = output else { return };
+    fn show(&self, screen: &Screen, index: usize, output: &Output) -> Vec<Missing> {
         let tag = if self.tag { Some(output.tag.as_str()) } else { None };
-        let is_there = output.stdout.exists() || output.stderr.exists();
-        if is_there {
-            screen.write(|out, errors| {
-                show(out, &output.stdout, tag, io::stdout().is_terminal())?;
-                show(errors, &output.stderr, tag, io::stderr().is_terminal())
-            });
-        }
+        let losses = screen.show(&output.files, tag);
+        self.outputs.passed_on(&output.files);
+        losses.into_iter().map(|loss| (index, loss)).collect()
     }
+}
 
-    fn copy(&self, results: &Path, job: &Planned, ran: &ClaimedJob) -> io::Result<()> {
-        let mut folder = results.to_owned();
-        for (index, argument) in job.arguments_or_label().enumerate() {
-            folder = folder.join((index + 1).to_string()).join(file_name(argument));
-        }
-        fs::create_dir_all(&folder)?;
-        fs::write(folder.join("seq"), job.number.to_string())?;
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            let copy = folder.join(stream.as_str());
-            match self.outputs.written(ran, stream) {
-                Some(file) => drop(fs::copy(file, copy)?),
-                None => fs::write(copy, "")?,
-            }
-        }
-        Ok(())
+/// Copies the output of a job, and returns what is missing of it.
+fn copy(results: &Path, job: &Planned, written: &Written) -> Vec<Loss> {
+    let mut folder = results.to_owned();
+    for (index, argument) in job.arguments_or_label().enumerate() {
+        folder = folder.join((index + 1).to_string()).join(file_name(argument));
     }
+    let whole = |stream| written.whole.iter().find(|(of, _)| *of == stream).map(|(_, file)| file);
+    let length = |file: &Path| file.metadata().map_or(0, |metadata| metadata.len());
+    let made = fs::create_dir_all(&folder).and_then(|()| fs::write(folder.join("seq"), job.number.to_string()));
+    let streams = [Stream::Stdout, Stream::Stderr].into_iter();
+    let copied = streams.filter_map(|stream| {
+        let to = folder.join(stream.as_str());
+        let copy = || match whole(stream) {
+            Some(file) => fs::copy(file, &to).map(drop),
+            None => fs::write(&to, ""),
+        };
+        let again = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
+        let error = made.as_ref().map_err(again).map(drop).and_then(|()| copy()).err()?;
+        let is = whole(stream).map_or(0, |file| length(file));
+        let bytes = is.saturating_sub(length(&to));
+        Some(Loss { stream, bytes, error: format!("{}: {error}", to.display()) })
+    });
+    copied.collect()
 }
 
 impl Planned {
@@ -137,62 +159,5 @@ impl Planned {
     fn arguments_or_label(&self) -> impl Iterator<Item = &str> {
         let label = Some(self.label.as_str()).filter(|_| self.arguments.is_empty());
         self.arguments.iter().map(AsRef::as_ref).chain(label)
-    }
-}
-
-/// Writes a file of output, if it is there. On a terminal what could control it is replaced, and the last line ends.
-fn show(to: &mut dyn Write, file: &Path, tag: Option<&str>, is_terminal: bool) -> io::Result<()> {
-    let mut file = match File::open(file) {
-        Ok(file) => BufReader::new(file),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    if tag.is_none() && !is_terminal {
-        return io::copy(&mut file, to).map(drop);
-    }
-    let mut line = Vec::new();
-    while file.read_until(b'\n', &mut line)? > 0 {
-        if let Some(tag) = tag {
-            write!(to, "{tag}\t")?;
-        }
-        if is_terminal {
-            let text = String::from_utf8_lossy(&line).replace("\r\n", "\n");
-            to.write_all(clean(text.strip_suffix('\n').unwrap_or(&text)).as_bytes())?;
-            to.write_all(b"\n")?;
-        } else {
-            to.write_all(&line)?;
-            // The next tag begins a line.
-            if !line.ends_with(b"\n") {
-                to.write_all(b"\n")?;
-            }
-        }
-        line.clear();
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shown(bytes: &[u8], tag: Option<&str>, is_terminal: bool) -> Vec<u8> {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        fs::write(file.path(), bytes).expect("written");
-        let mut out = Vec::new();
-        show(&mut out, file.path(), tag, is_terminal).expect("shown");
-        out
-    }
-
-    #[test]
-    fn a_file_gets_every_byte_and_a_terminal_none_that_could_control_it() {
-        assert_eq!(shown(b"a\x1b[2Jb\xff\r\nc", None, false), b"a\x1b[2Jb\xff\r\nc");
-        let text = String::from_utf8(shown(b"a\x1b[2Jb\xff\r\nc", None, true)).expect("text");
-        assert_eq!(text, "a\u{fffd}[2Jb\u{fffd}\nc\n");
-    }
-
-    #[test]
-    fn a_tag_begins_every_line() {
-        assert_eq!(shown(b"a\n\nb", Some("t"), false), b"t\ta\nt\t\nt\tb\n");
-        assert_eq!(shown(b"", Some("t"), false), b"");
     }
 }

@@ -1,10 +1,15 @@
 //! The terminal of a run: a bar on standard error, and above it what is said and what jobs have written.
 //!
 //! Where standard error is no terminal there is no bar, but a line now and then.
+//!
+//! Whoever reads what is shown may be slow. So only the thread that tells of the run (`teller`) writes, and everybody
+//! else hands it what is to be said; nothing that keeps jobs and their leases going waits for a reader.
 
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressState, ProgressStyle};
@@ -12,7 +17,11 @@ use parking_lot::Mutex;
 use terminal_size::{Height, Width, terminal_size_of};
 
 use super::bar::{Progress, View};
+use super::capture::Loss;
+use super::pass_on::{Target, Unwritten};
+use super::teller::Event;
 use crate::cli::output::{clean, complain};
+use crate::worker::output::Stream;
 
 /// How often a line is written where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -26,8 +35,12 @@ pub(super) struct Screen {
     bar: ProgressBar,
     progress: Arc<Mutex<Progress>>,
     printed_at: Mutex<Instant>,
-    /// Whether the reader of standard output has closed it.
+    /// Whether nobody reads standard output any more.
     closed: AtomicBool,
+    stdout: Target,
+    stderr: Target,
+    /// Takes what is to be said, while there is a thread for it.
+    teller: Mutex<Option<Sender<Event>>>,
 }
 
 impl Screen {
@@ -39,6 +52,9 @@ impl Screen {
             progress: Arc::new(Mutex::new(Progress::new(0, 1, now))),
             printed_at: Mutex::new(now),
             closed: AtomicBool::new(false),
+            stdout: Target::new(&io::stdout(), "standard output"),
+            stderr: Target::new(&io::stderr(), "standard error"),
+            teller: Mutex::default(),
         }
     }
 
@@ -69,13 +85,18 @@ impl Screen {
         change(&mut self.progress.lock());
     }
 
-    /// Shows that a job has ended.
-    pub(super) fn advance(&self, took: Option<Duration>, well: bool) {
-        self.update(|progress| progress.end(took, well));
+    /// Has what is said from now on told by a thread; `None` ends that.
+    pub(super) fn tell_by(&self, teller: Option<Sender<Event>>) {
+        *self.teller.lock() = teller;
+    }
+
+    /// Shows how far the run is, where there is no bar and nothing was shown for a while.
+    pub(super) fn advance(&self) {
         let mut printed_at = self.printed_at.lock();
         if self.bar.is_hidden() && printed_at.elapsed() >= LINE_EVERY {
             *printed_at = Instant::now();
-            complain(&self.progress.lock().line());
+            let line = self.progress.lock().line();
+            complain(&line);
         }
     }
 
@@ -84,26 +105,62 @@ impl Screen {
         self.progress.lock().running()
     }
 
+    /// Says a line on standard error, above the bar, behind what is to be shown before it.
+    pub(super) fn say(&self, text: &str) {
+        let teller = self.teller.lock().clone();
+        match teller {
+            Some(teller) => drop(teller.send(Event::Line(text.to_owned()))),
+            None => self.line(text),
+        }
+    }
+
     /// Prints a line to standard error, above the bar. What could control the terminal is replaced.
     pub(super) fn line(&self, text: &str) {
         self.bar.suspend(|| complain(&clean(text)));
     }
 
-    /// Lets `write` write to standard output and standard error while the bar is away.
-    pub(super) fn write(&self, write: impl FnOnce(&mut dyn Write, &mut dyn Write) -> io::Result<()>) {
-        if self.is_closed() {
-            return;
+    /// Shows files of output, and returns what is missing of them.
+    pub(super) fn show(&self, files: &[(Stream, PathBuf)], tag: Option<&str>) -> Vec<Loss> {
+        let mut losses = Vec::new();
+        if files.is_empty() {
+            return losses;
         }
-        let (mut out, mut errors) = (io::stdout().lock(), io::stderr());
-        let written = self.bar.suspend(|| write(&mut out, &mut errors).and_then(|()| out.flush()));
-        match written {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.closed.store(true, Ordering::Relaxed),
-            Err(error) => self.line(&format!("cannot show what a job wrote: {error}")),
-            Ok(()) => {}
-        }
+        self.bar.suspend(|| {
+            for (stream, file) in files {
+                let target = match stream {
+                    Stream::Stdout => &self.stdout,
+                    Stream::Stderr => &self.stderr,
+                };
+                if *stream == Stream::Stdout && self.is_closed() {
+                    continue;
+                }
+                losses.extend(self.failed(*stream, target, target.pass_on(file, tag)));
+            }
+        });
+        losses
     }
 
-    /// Returns whether the reader of standard output has closed it.
+    /// Prints a line of JSON to standard output, and returns what is missing of it.
+    pub(super) fn json(&self, line: &str) -> Option<Loss> {
+        if self.is_closed() {
+            return None;
+        }
+        let written = self.bar.suspend(|| self.stdout.text(format!("{line}\n").as_bytes()));
+        self.failed(Stream::Stdout, &self.stdout, written)
+    }
+
+    fn failed(&self, stream: Stream, target: &Target, written: Result<(), Unwritten>) -> Option<Loss> {
+        let Unwritten { bytes, error } = written.err()?;
+        if !target.is_closed_after(&error) {
+            return Some(Loss { stream, bytes, error: format!("{}: {error}", target.name()) });
+        }
+        if stream == Stream::Stdout {
+            self.closed.store(true, Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// Returns whether nobody reads standard output any more.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }

@@ -15,6 +15,7 @@ use super::template::Template;
 use crate::cli::failure::Failure;
 use crate::cli::jobs::{self, JobLine};
 use crate::cli::output::shorten;
+use crate::job::names::MAX_NAME_BYTES;
 use crate::job::shell::quote;
 use crate::job::{JobId, Json, Offers};
 use crate::manager::NewJob;
@@ -58,6 +59,8 @@ pub(super) struct Planned {
     pub(super) number: usize,
     /// The job's name for people: the id that its line gives, or its command.
     pub(super) label: String,
+    /// Whether its line gives its id.
+    names_itself: bool,
     /// Its arguments, where it has any.
     pub(super) arguments: Vec<Arc<str>>,
     pub(super) job: NewJob,
@@ -67,6 +70,20 @@ impl Planned {
     /// Returns its name for people.
     pub(super) fn name(&self) -> Name {
         Name { number: self.number, label: shorten(&self.label, LABEL_CHARACTERS), id: self.id.clone() }
+    }
+
+    /// Returns the job as it is in a run: each run has ids of its own, so that programs that go by the id of a job, or
+    /// by its id and fence, tell the nights apart. Those of the first run are the ones of the list.
+    pub(super) fn in_run(mut self, run: u64) -> Result<Self, Failure> {
+        if run == 1 {
+            return Ok(self);
+        }
+        let of_run = format!("{}.{run}", self.id);
+        let hashed = || hash(&[self.id.as_str().as_bytes(), &run.to_le_bytes()])[..32].to_owned();
+        let id = if self.names_itself && of_run.len() <= MAX_NAME_BYTES { of_run } else { hashed() };
+        self.id = JobId::new(id).map_err(Failure::failed)?;
+        self.job.id = Some(self.id.clone());
+        Ok(self)
     }
 
     /// Returns its command as a shell would read it.
@@ -160,7 +177,8 @@ impl Source {
             let label = line.label.clone().or_else(|| line.job.id.clone());
             let label = label.unwrap_or_else(|| jobs::describe(&line.job));
             let arguments = arguments.get_mut(index).map(std::mem::take).unwrap_or_default();
-            planned.push(Planned { id, number: line.number, label, arguments, job });
+            let names_itself = line.job.id.is_some();
+            planned.push(Planned { id, number: line.number, label, names_itself, arguments, job });
         }
         Ok(planned)
     }
@@ -217,6 +235,8 @@ fn derived_id(line: &str, equal_above: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     const DEFAULTS: Defaults = Defaults { attempts: 1, timeout_ms: None };
@@ -234,6 +254,28 @@ mod tests {
         assert_eq!([&changed[0], &changed[2], &changed[3]], [&former[2], &former[0], &former[1]]);
         assert_ne!(former[0], former[1]);
         assert!(!former.contains(&changed[1]));
+    }
+
+    #[test]
+    fn each_run_has_ids_of_its_own_and_the_first_those_of_the_list() {
+        let long = "y".repeat(MAX_NAME_BYTES);
+        let line = |id: &str| format!("{{\"id\": \"{id}\", \"command\": \"a\"}}\n");
+        let text = format!("{{\"command\": \"a\"}}\n{}{}", line("x"), line(&long));
+        let planned = Source::Lines(List::Input(text)).plan(DEFAULTS);
+        let planned = planned.expect("good lines");
+        let ids = |run| -> Vec<String> {
+            let jobs = planned.iter().map(|job| job.clone().in_run(run).expect("an id"));
+            jobs.map(|job| (job.id.clone(), job.job.id))
+                .map(|(id, same)| {
+                    assert_eq!(Some(&id), same.as_ref());
+                    id.into()
+                })
+                .collect()
+        };
+        assert_eq!(ids(1), planned.iter().map(|job| job.id.to_string()).collect::<Vec<_>>());
+        assert_eq!(ids(2)[1], "x.2");
+        let all: HashSet<String> = (1..=12).flat_map(ids).collect();
+        assert_eq!(all.len(), 36);
     }
 
     #[test]

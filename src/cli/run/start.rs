@@ -1,6 +1,6 @@
 //! The start of a run: cleans up what a former start left, and submits the jobs.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,20 +53,50 @@ pub(super) struct StartOrder {
     pub(super) retry_failed: bool,
 }
 
-/// Opens the run's store, cleans up, and submits the jobs. A run has no monitor: the worker is this process, so no
-/// lease is lost while it lives, and it enforces time limits itself; ended jobs are what the next start goes by.
+/// The jobs of a run as a former start left them.
+pub(super) type Former = HashMap<JobId, JobState>;
+
+/// A run whose store is open.
+pub(super) struct Opened {
+    pub(super) manager: Manager,
+    pub(super) former: Former,
+}
+
+impl Opened {
+    /// Returns whether the run's jobs are there and all of them have ended. Jobs are stored before the first one runs,
+    /// so a start that was killed earlier leaves some that wait, or none.
+    pub(super) fn has_ended(&self) -> bool {
+        !self.former.is_empty() && self.former.values().all(|state| state.is_final())
+    }
+
+    /// Returns how many of these jobs had ended.
+    pub(super) fn done(&self, planned: &[Planned]) -> usize {
+        planned.iter().filter(|planned| self.former.get(&planned.id).is_some_and(|state| state.is_final())).count()
+    }
+}
+
+/// Opens the store of a run. It has no monitor: the worker is this process, so no lease is lost while it lives, and it
+/// enforces time limits itself; ended jobs are what the next start goes by.
+pub(super) async fn open(folder: &Path) -> Result<Opened, Failure> {
+    let store = engine::embedded(folder, EmbeddedOptions::default()).await?;
+    let manager = Manager::start(store, Arc::new(SystemClock::default()), ManagerConfig::default());
+    match former(&manager).await {
+        Ok(former) => Ok(Opened { manager, former }),
+        Err(failure) => {
+            manager.shutdown().await;
+            Err(failure)
+        }
+    }
+}
+
+/// Submits the jobs of a run, and returns what is left of them. On failure the store is closed.
 pub(super) async fn start(
-    directory: &Path,
-    scope: &Scope,
+    Opened { manager, former }: Opened,
     source: &str,
     planned: &[Planned],
     order: StartOrder,
 ) -> Result<(Manager, Started), Failure> {
-    let store = engine::embedded(directory, EmbeddedOptions::default()).await?;
-    // The store's lock is held from here on: whatever carries this scope is a former start's.
-    end_former_processes(scope).await?;
-    let manager = Manager::start(store, Arc::new(SystemClock::default()), ManagerConfig::default());
-    match put_in_order(&manager, source, planned, order).await {
+    match put_in_order(&manager, &former, source, planned, order).await {
         Ok(started) => Ok((manager, started)),
         Err(failure) => {
             manager.shutdown().await;
@@ -75,7 +105,9 @@ pub(super) async fn start(
     }
 }
 
-async fn end_former_processes(scope: &Scope) -> Result<(), Failure> {
+/// Ends the processes that a former start has left, and returns their number. The caller holds the data directory, so
+/// whatever carries its scope is a former start's.
+pub(super) async fn end_former_processes(scope: &Scope) -> Result<usize, Failure> {
     let leftovers = scope.end_leftovers(PATIENCE).await;
     if !leftovers.alive.is_empty() {
         return Err(Failure::Failed(format!(
@@ -83,14 +115,26 @@ async fn end_former_processes(scope: &Scope) -> Result<(), Failure> {
             leftovers.alive
         )));
     }
-    if !leftovers.ended.is_empty() {
-        complain(&format!("ended {} processes that a former start had left behind", leftovers.ended.len()));
+    Ok(leftovers.ended.len())
+}
+
+async fn former(manager: &Manager) -> Result<Former, Failure> {
+    let sort = Sort::By(SortField::CreatedAt, Direction::Ascending);
+    let mut search = Search { filter: Filter::default(), sort, after: None, limit: PAGE };
+    let mut former = Former::new();
+    loop {
+        let page = manager.search(&search).await.map_err(Failure::failed)?;
+        former.extend(page.iter().map(|found| (found.job.id.clone(), found.job.state.name())));
+        match page.last() {
+            Some(last) if page.len() == PAGE => search.after = Some(sort.key(&last.job)),
+            _ => return Ok(former),
+        }
     }
-    Ok(())
 }
 
 async fn put_in_order(
     manager: &Manager,
+    former: &Former,
     source: &str,
     planned: &[Planned],
     order: StartOrder,
@@ -99,7 +143,7 @@ async fn put_in_order(
     if reclaimed > 0 {
         complain(&format!("{reclaimed} jobs were interrupted and will run again"));
     }
-    let mut started = Started { removed: cancel_removed(manager, planned).await?, ..Started::default() };
+    let mut started = Started { removed: cancel_removed(manager, former, planned).await?, ..Started::default() };
     // Jobs are handed out by their due times: a millisecond apart and all of them past, they run in the list's order.
     let mut due = manager.now().minus(Duration::from_millis(planned.len() as u64));
     let mut in_order: Vec<&Planned> = planned.iter().collect();
@@ -135,21 +179,11 @@ async fn put_in_order(
     Ok(started)
 }
 
-/// Cancels jobs that wait and are not planned any more.
-async fn cancel_removed(manager: &Manager, planned: &[Planned]) -> Result<usize, Failure> {
+/// Cancels jobs that had not ended and are not planned any more.
+async fn cancel_removed(manager: &Manager, former: &Former, planned: &[Planned]) -> Result<usize, Failure> {
     let planned: HashSet<&JobId> = planned.iter().map(|planned| &planned.id).collect();
-    let sort = Sort::By(SortField::CreatedAt, Direction::Ascending);
-    let filter = Filter { states: vec![JobState::Available], ..Filter::default() };
-    let mut search = Search { filter, sort, after: None, limit: PAGE };
-    let mut removed = Vec::new();
-    loop {
-        let page = manager.search(&search).await.map_err(Failure::failed)?;
-        removed.extend(page.iter().map(|found| found.job.id.clone()).filter(|id| !planned.contains(id)));
-        match page.last() {
-            Some(last) if page.len() == PAGE => search.after = Some(sort.key(&last.job)),
-            _ => break,
-        }
-    }
+    let is_removed = |(id, state): &(&JobId, &JobState)| !state.is_final() && !planned.contains(*id);
+    let removed: Vec<&JobId> = former.iter().filter(is_removed).map(|(id, _)| id).collect();
     for id in &removed {
         manager.cancel(&caller(), id, Some("its line is gone".to_owned())).await.map_err(Failure::failed)?;
     }

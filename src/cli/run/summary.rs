@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::teller::Lost;
 use super::watch::Tally;
 use crate::cli::duration;
 use crate::cli::failure::Failure;
@@ -18,6 +19,8 @@ const SHOWN_LINES: usize = 5;
 /// The result of a run.
 pub(super) struct Summary<'a> {
     pub(super) data_dir: &'a Path,
+    /// The number of the run.
+    pub(super) run: u64,
     pub(super) jobs: usize,
     /// How many jobs had been completed by a former start.
     pub(super) before: u64,
@@ -28,6 +31,7 @@ pub(super) struct Summary<'a> {
     /// Whether `--halt` has ended the run.
     pub(super) halted: bool,
     pub(super) tally: Tally,
+    pub(super) lost: Lost,
     pub(super) wall: Duration,
 }
 
@@ -50,11 +54,12 @@ impl Summary<'_> {
             json!({"line": name.number, "id": name.id, "command": name.label, "took_ms": took.as_millis() as u64})
         }).collect();
         print_json(&json!({
-            "type": "summary", "halted": self.halted, "data_dir": self.data_dir, "jobs": self.jobs,
+            "type": "summary", "halted": self.halted, "data_dir": self.data_dir, "run": self.run, "jobs": self.jobs,
             "completed": self.tally.completed,
             "completed_before": self.before, "failed": self.tally.failed, "left": self.left,
             "cancelled": self.removed, "wall_ms": self.wall.as_millis() as u64, "jobs_per_second": self.rate(),
             "slowest": slowest, "failures": self.tally.failures,
+            "lost_bytes": self.lost.bytes, "lost": self.lost.first,
         }))
     }
 
@@ -62,6 +67,10 @@ impl Summary<'_> {
         let mut counts = vec![("jobs", self.jobs.to_string()), ("completed", self.tally.completed.to_string())];
         counts.push(("completed before", self.before.to_string()));
         counts.push(("failed", self.tally.failed.to_string()));
+        if self.lost.streams > 0 {
+            let (bytes, streams) = (self.lost.bytes, self.lost.streams);
+            counts.push(("output lost", format!("{bytes} bytes of {streams} outputs")));
+        }
         counts.push(("left to do", self.left.to_string()));
         counts.push(("cancelled, line removed", self.removed.to_string()));
         counts.retain(|(name, count)| ["jobs", "completed", "failed"].contains(name) || count != "0");

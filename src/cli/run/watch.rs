@@ -1,8 +1,8 @@
-//! Observes a run's jobs until they end, and stops the worker after the last one.
+//! Observes a run's jobs until they end, and stops the worker after the last one. It waits for no reader: what is told
+//! is handed to `teller`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,17 +10,16 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use super::capture::Ran;
 use super::halt::Halt;
 use super::printer::Printer;
 use super::screen::Screen;
 use super::source::{Name, Planned};
+use super::teller::{EndedJob, Event, Lost, Teller};
 use crate::cli::duration;
 use crate::cli::output::shorten;
-use crate::clock::millis;
-use crate::job::shell::quote;
 use crate::job::{JobError, JobId, JobState};
 use crate::manager::Outcome;
-use crate::worker::output::Stream;
 use crate::worker::{AttemptEnd, ClaimedJob, FinishAnswer, HandlerError, Observer, Stop, StopHandle};
 
 /// How many of the slowest jobs are kept.
@@ -28,7 +27,7 @@ const SLOWEST: usize = 5;
 /// How many failures are kept; the rest is counted.
 const KEPT_FAILURES: usize = 1000;
 /// How many characters of a failure are shown while others run.
-const MESSAGE_CHARACTERS: usize = 200;
+pub(super) const MESSAGE_CHARACTERS: usize = 200;
 
 /// A job that was not completed.
 #[derive(Clone, Debug, Serialize)]
@@ -95,14 +94,11 @@ pub(super) struct Watch {
     /// How many jobs had failed before, which do not count for `--halt`.
     failed_before: u64,
     screen: Arc<Screen>,
-    /// Held while an end is told, so that what is told of two jobs does not mix.
-    printer: Mutex<Printer>,
+    teller: Teller,
     halt: Halt,
     halted: AtomicBool,
     /// How many jobs were completed and have failed, counted when their commands end.
     foreseen: Mutex<(u64, u64)>,
-    json: bool,
-    again: String,
     stop: StopHandle,
 }
 
@@ -112,20 +108,6 @@ struct End<'a> {
     error: Option<JobError>,
     /// Its last attempt and how long that took, unless none was begun.
     ran: Option<(&'a ClaimedJob, Duration)>,
-}
-
-/// The end of a job for programs.
-#[derive(Serialize)]
-struct EndLine<'a> {
-    r#type: &'static str,
-    #[serde(flatten)]
-    name: &'a Name,
-    state: JobState,
-    attempt: Option<u32>,
-    took_ms: Option<u64>,
-    error: Option<&'a JobError>,
-    stdout: Option<PathBuf>,
-    stderr: Option<PathBuf>,
 }
 
 impl Watch {
@@ -143,7 +125,8 @@ impl Watch {
             .filter(|(_, planned)| left.contains(&planned.id))
             .map(|(index, planned)| (planned.id.clone(), index))
             .collect();
-        let Telling { screen, printer, halt, json, again } = telling;
+        let (screen, halt) = (telling.screen.clone(), telling.halt);
+        let teller = Teller::start(planned.clone(), telling);
         Arc::new(Self {
             planned,
             total: left.len() as u64,
@@ -151,12 +134,10 @@ impl Watch {
             failed_before: tally.failed,
             tally: Mutex::new(tally),
             screen,
-            printer: Mutex::new(printer),
+            teller,
             halt,
             halted: AtomicBool::new(false),
             foreseen: Mutex::default(),
-            json,
-            again,
             stop,
         })
     }
@@ -171,11 +152,11 @@ impl Watch {
         self.halted.load(Ordering::Relaxed)
     }
 
-    /// Shows what is left to show, removes the bar and returns the result.
-    pub(super) fn end(&self) -> Tally {
-        self.printer.lock().rest(&self.screen);
+    /// Shows what is left to show, removes the bar and returns the result, with what is missing of the output.
+    pub(super) async fn end(&self) -> (Tally, Lost) {
+        let lost = self.teller.end().await;
         self.screen.end();
-        std::mem::take(&mut *self.tally.lock())
+        (std::mem::take(&mut *self.tally.lock()), lost)
     }
 
     /// Notes that a job has ended without an attempt.
@@ -200,22 +181,13 @@ impl Watch {
     }
 
     fn job_ended(&self, id: &JobId, end: End<'_>) {
-        let mut printer = self.printer.lock();
         let Some(index) = self.left.lock().remove(id) else { return };
         let planned = &self.planned[index];
-        let name = planned.name();
-        let well = end.state == JobState::Completed;
-        let ran = end.ran.map(|(job, _)| job);
-        printer.ended(&self.screen, index, planned, ran, well);
-        if self.json {
-            self.print_json(&printer, &name, &end);
-        }
-        if let Some(error) = &end.error {
-            self.say_failure(&printer, &name, error, ran);
-        }
-        self.screen.advance(end.ran.map(|(_, took)| took), well);
-        self.count(name, end);
-        drop(printer);
+        let (state, well) = (end.state, end.state == JobState::Completed);
+        let ran = end.ran.map(|(job, took)| (Ran::of(job), took));
+        self.screen.update(|progress| progress.end(ran.as_ref().map(|(_, took)| *took), well));
+        self.teller.tell(Event::Ended(Box::new(EndedJob { index, state, error: end.error.clone(), ran })));
+        self.count(planned.name(), end);
         self.stop_early_or_after_the_last();
     }
 
@@ -225,36 +197,6 @@ impl Watch {
             Some(error) => tally.fail(Failed { name, state: end.state, error }),
             None => tally.complete(end.ran.map(|(_, took)| took).unwrap_or_default(), name),
         }
-    }
-
-    fn say_failure(&self, printer: &Printer, name: &Name, error: &JobError, ran: Option<&ClaimedJob>) {
-        let said = shorten(&error.message, MESSAGE_CHARACTERS);
-        let mut text = format!("{}: {}: {said}", describe(name), error.code);
-        let files = ran.map(|ran| printer.written(ran)).unwrap_or_default();
-        if !files.is_empty() {
-            let files: Vec<_> = files.iter().map(|(_, file)| quote(&from_here(file)).into_owned()).collect();
-            text = format!("{text}\n  output: less {}", files.join(" "));
-        }
-        self.screen.line(&format!("{text}\n  again:  {}", self.again));
-    }
-
-    fn print_json(&self, printer: &Printer, name: &Name, end: &End<'_>) {
-        let files = end.ran.map(|(job, _)| printer.written(job)).unwrap_or_default();
-        let file = |of| files.iter().find(|(stream, _)| *stream == of).map(|(_, file)| file.clone());
-        let line = EndLine {
-            r#type: "job",
-            name,
-            state: end.state,
-            attempt: end.ran.map(|(job, _)| job.attempt),
-            took_ms: end.ran.map(|(_, took)| millis(took)),
-            error: end.error.as_ref(),
-            stdout: file(Stream::Stdout),
-            stderr: file(Stream::Stderr),
-        };
-        self.screen.write(|out, _| {
-            serde_json::to_writer(&mut *out, &line)?;
-            out.write_all(b"\n")
-        });
     }
 
     fn stop_early_or_after_the_last(&self) {
@@ -269,7 +211,7 @@ impl Watch {
             if !self.halted.swap(true, Ordering::Relaxed) {
                 self.screen.update(|progress| progress.stopping = true);
                 let what = if stop == Stop::Now { "ending the running jobs" } else { "waiting for the running jobs" };
-                self.screen.line(&format!("leasehold: {completed} completed, {failed} failed: {what} (--halt)"));
+                self.screen.say(&format!("leasehold: {completed} completed, {failed} failed: {what} (--halt)"));
             }
             self.stop.request(stop);
         }
@@ -279,7 +221,7 @@ impl Watch {
     fn say(&self, job: &ClaimedJob, what: &str) {
         let index = self.left.lock().get(&job.id).copied();
         let which = index.map_or_else(|| format!("job {}", job.id), |index| describe(&self.planned[index].name()));
-        self.screen.line(&format!("{which}: {what}"));
+        self.screen.say(&format!("{which}: {what}"));
     }
 }
 
@@ -295,6 +237,10 @@ impl Observer for Watch {
             self.screen.update(|progress| progress.leave(&self.planned[index].name()));
         }
         let ran = Some((job, end.took));
+        let is_last = matches!(&end.answer, FinishAnswer::Accepted { state: Some(state) } if state.is_final());
+        if !is_last {
+            self.teller.tell(Event::Kept(Ran::of(job)));
+        }
         match (&end.answer, &end.outcome) {
             (FinishAnswer::Accepted { state: Some(state @ JobState::Completed) }, _) => {
                 self.job_ended(&job.id, End { state: *state, error: None, ran });
@@ -316,12 +262,6 @@ impl Observer for Watch {
     }
 }
 
-/// Returns a path as it is reached from the current directory.
-fn from_here(path: &Path) -> String {
-    let here = std::env::current_dir().and_then(|here| here.canonicalize()).unwrap_or_default();
-    path.strip_prefix(here).unwrap_or(path).to_string_lossy().into_owned()
-}
-
-fn describe(name: &Name) -> String {
+pub(super) fn describe(name: &Name) -> String {
     format!("#{} {}", name.number, name.label)
 }

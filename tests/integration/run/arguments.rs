@@ -64,10 +64,10 @@ fn a_slot_has_one_job_at_a_time() {
 }
 
 #[test]
-fn the_same_command_has_nothing_to_do_and_of_a_changed_list_only_new_arguments_run() {
+fn who_goes_on_has_nothing_to_do_and_of_a_changed_list_only_new_arguments_run() {
     let place = tempfile::tempdir().expect("a directory");
     let ran = place.path().join("ran");
-    let values = ["run", "--shell", "--", "echo {} >> ran", ":::", "a", "a", "b"];
+    let values = ["run", "--resume", "--shell", "--", "echo {} >> ran", ":::", "a", "a", "b"];
     run(place.path(), values).expect(0);
     assert_eq!(sorted(&lines(&ran).join("\n")), ["a", "a", "b"]);
     run(place.path(), values).expect(0);
@@ -75,11 +75,13 @@ fn the_same_command_has_nothing_to_do_and_of_a_changed_list_only_new_arguments_r
 
     let list = |text| {
         fs::write(place.path().join("list"), text).expect("written");
-        run(place.path(), ["run", "list", "--shell", "--json", "--", "echo {} >> ran"]).last_json(0)["completed"]
-            .clone()
+        let words = ["run", "list", "--resume", "--shell", "--json", "--", "echo {} >> ran"];
+        run(place.path(), words).last_json(0)["completed"].clone()
     };
     assert_eq!((list("c\nd\n"), list("e\nc\nd\n"), list("c\nd\ne\n")), (2.into(), 1.into(), 0.into()));
-    let input = || with_input(place.path(), &["--json", "-", "--", "true"], "1\n2\n").last_json(0)["completed"].clone();
+    let input = || {
+        with_input(place.path(), &["--json", "--resume", "-", "--", "true"], "1\n2\n").last_json(0)["completed"].clone()
+    };
     assert_eq!((input(), input()), (2.into(), 0.into()));
 }
 

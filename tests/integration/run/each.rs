@@ -32,10 +32,10 @@ fn each_file_is_one_argument_whatever_its_name_holds() {
 }
 
 #[test]
-fn a_new_file_is_the_only_job_of_the_next_start() {
+fn a_new_file_is_the_only_job_of_who_goes_on() {
     let place = tempfile::tempdir().expect("a directory");
     let start = || {
-        let words = ["run", "--json", "--each", "*.txt", "--shell", "--", "echo {} >> ran"];
+        let words = ["run", "--json", "--resume", "--each", "*.txt", "--shell", "--", "echo {} >> ran"];
         run(place.path(), words).last_json(0)["completed"].as_u64()
     };
     fs::write(place.path().join("b.txt"), "").expect("written");

@@ -57,7 +57,7 @@ fn killed_again_and_again_a_run_loses_nothing_and_repeats_only_what_ran_at_a_kil
     assert!(repeated <= KILLS * SLOTS, "{repeated} repetitions after {KILLS} kills of {SLOTS} slots");
 
     let before = lines(&log).len();
-    assert_eq!(number(&run_jobs(place.path(), &[]).last_json(0), "completed_before"), JOBS as u64);
+    assert_eq!(number(&run_jobs(place.path(), &["--resume"]).last_json(0), "completed_before"), JOBS as u64);
     assert_eq!(lines(&log).len(), before, "a finished job ran again");
 }
 
@@ -103,7 +103,7 @@ fn of_a_changed_file_new_lines_run_and_jobs_of_removed_lines_are_cancelled() {
 
     // A line that comes back is a job again.
     write_jobs(place.path(), &[job("gone"), job("new"), job("kept"), first]);
-    assert_eq!(number(&run_jobs(place.path(), &[]).last_json(0), "completed"), 1);
+    assert_eq!(number(&run_jobs(place.path(), &["--resume"]).last_json(0), "completed"), 1);
 }
 
 #[test]

@@ -1,0 +1,208 @@
+//! Tells of a run, in a thread of its own: shows what jobs write, and says how they end.
+//!
+//! The reader may be slow or stand still. What waits for it is in files (`capture`), and once that is too much,
+//! commands wait; the jobs' leases and ends go on meanwhile.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::capture::{Loss, Ran};
+use super::printer::{Missing, Printer};
+use super::screen::Screen;
+use super::source::{Name, Planned};
+use super::watch::{MESSAGE_CHARACTERS, Telling, describe};
+use crate::cli::output::shorten;
+use crate::clock::millis;
+use crate::job::shell::quote;
+use crate::job::{JobError, JobState};
+use crate::worker::output::Stream;
+
+/// How many losses are said and kept; the rest is counted.
+const MAX_LOSSES: usize = 20;
+
+/// What is told.
+pub(super) enum Event {
+    /// A job has ended.
+    Ended(Box<EndedJob>),
+    /// An attempt has ended whose output is kept and not shown.
+    Kept(Ran),
+    /// This line is said.
+    Line(String),
+    /// Nothing more comes: what waits is shown, and what is missing returned.
+    End(oneshot::Sender<Lost>),
+}
+
+/// A job that has ended.
+pub(super) struct EndedJob {
+    /// Its place in the list.
+    pub(super) index: usize,
+    pub(super) state: JobState,
+    pub(super) error: Option<JobError>,
+    /// Its last attempt and how long that took, unless none was begun.
+    pub(super) ran: Option<(Ran, Duration)>,
+}
+
+/// What is missing of the output of jobs.
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    /// How many streams of jobs it is missing of.
+    pub(super) streams: u64,
+    pub(super) bytes: u64,
+    /// The first ones.
+    pub(super) first: Vec<LostOutput>,
+}
+
+/// What is missing of a stream of a job.
+#[derive(Debug, Serialize)]
+pub(super) struct LostOutput {
+    #[serde(flatten)]
+    name: Name,
+    stream: &'static str,
+    bytes: u64,
+    error: String,
+}
+
+/// The end of a job for programs.
+#[derive(Serialize)]
+struct EndLine<'a> {
+    r#type: &'static str,
+    #[serde(flatten)]
+    name: &'a Name,
+    state: JobState,
+    attempt: Option<u32>,
+    took_ms: Option<u64>,
+    error: Option<&'a JobError>,
+    stdout: Option<PathBuf>,
+    stderr: Option<PathBuf>,
+}
+
+/// The thread that tells.
+pub(super) struct Teller {
+    events: Mutex<Sender<Event>>,
+    screen: Arc<Screen>,
+}
+
+impl Teller {
+    /// Starts to tell of these jobs.
+    pub(super) fn start(planned: Arc<[Planned]>, telling: Telling) -> Self {
+        let (events, receiver) = mpsc::channel();
+        let screen = telling.screen.clone();
+        screen.tell_by(Some(events.clone()));
+        let mut voice = Voice { planned, screen: screen.clone(), telling, lost: Lost::default() };
+        std::thread::spawn(move || voice.tell(&receiver));
+        Self { events: Mutex::new(events), screen }
+    }
+
+    /// Tells this after all before it, without a wait.
+    pub(super) fn tell(&self, event: Event) {
+        // Once the thread has ended nothing is told any more.
+        drop(self.events.lock().send(event));
+    }
+
+    /// Waits until all was told, and returns what is missing of the output.
+    pub(super) async fn end(&self) -> Lost {
+        let (answer, lost) = oneshot::channel();
+        self.tell(Event::End(answer));
+        let lost = lost.await.unwrap_or_default();
+        self.screen.tell_by(None);
+        lost
+    }
+}
+
+/// What the thread works with.
+struct Voice {
+    planned: Arc<[Planned]>,
+    screen: Arc<Screen>,
+    telling: Telling,
+    lost: Lost,
+}
+
+impl Voice {
+    fn tell(&mut self, events: &Receiver<Event>) {
+        for event in events {
+            match event {
+                Event::Ended(job) => self.ended(&job),
+                Event::Kept(ran) => self.telling.printer.keep(&ran),
+                Event::Line(line) => self.screen.line(&line),
+                Event::End(answer) => {
+                    let missing = self.telling.printer.rest(&self.screen);
+                    self.say_losses(missing);
+                    // Whoever asked may be gone.
+                    drop(answer.send(std::mem::take(&mut self.lost)));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, job: &EndedJob) {
+        let planned = &self.planned[job.index];
+        let name = planned.name();
+        let ran = job.ran.as_ref().map(|(ran, _)| ran);
+        let well = job.state == JobState::Completed;
+        let printer: &mut Printer = &mut self.telling.printer;
+        let mut missing = printer.ended(&self.screen, job.index, planned, ran, well);
+        if self.telling.json {
+            missing.extend(self.print_json(&name, job).map(|loss| (job.index, loss)));
+        }
+        if let Some(error) = &job.error {
+            self.say_failure(&name, error, ran);
+        }
+        self.say_losses(missing);
+        self.screen.advance();
+    }
+
+    fn say_losses(&mut self, missing: Vec<Missing>) {
+        for (index, Loss { stream, bytes, error }) in missing {
+            let (name, stream) = (self.planned[index].name(), stream.as_str());
+            self.lost.streams += 1;
+            self.lost.bytes += bytes;
+            if self.lost.first.len() < MAX_LOSSES {
+                self.screen.line(&format!("{}: {bytes} bytes of its {stream} are lost: {error}", describe(&name)));
+                self.lost.first.push(LostOutput { name, stream, bytes, error });
+            }
+        }
+    }
+
+    fn say_failure(&self, name: &Name, error: &JobError, ran: Option<&Ran>) {
+        let said = shorten(&error.message, MESSAGE_CHARACTERS);
+        let mut text = format!("{}: {}: {said}", describe(name), error.code);
+        let files = ran.map(|ran| self.telling.printer.written(ran)).unwrap_or_default();
+        if !files.is_empty() {
+            let files: Vec<_> = files.iter().map(|(_, file)| quote(&from_here(file)).into_owned()).collect();
+            text = format!("{text}\n  output: less {}", files.join(" "));
+        }
+        self.screen.line(&format!("{text}\n  again:  {}", self.telling.again));
+    }
+
+    fn print_json(&self, name: &Name, job: &EndedJob) -> Option<Loss> {
+        let files = job.ran.as_ref().map(|(ran, _)| self.telling.printer.written(ran)).unwrap_or_default();
+        let file = |of| files.iter().find(|(stream, _)| *stream == of).map(|(_, file)| file.clone());
+        let line = EndLine {
+            r#type: "job",
+            name,
+            state: job.state,
+            attempt: job.ran.as_ref().map(|(ran, _)| ran.attempt),
+            took_ms: job.ran.as_ref().map(|(_, took)| millis(*took)),
+            error: job.error.as_ref(),
+            stdout: file(Stream::Stdout),
+            stderr: file(Stream::Stderr),
+        };
+        match serde_json::to_string(&line) {
+            Ok(line) => self.screen.json(&line),
+            Err(error) => Some(Loss { stream: Stream::Stdout, bytes: 0, error: error.to_string() }),
+        }
+    }
+}
+
+/// Returns a path as it is reached from the current directory.
+fn from_here(path: &Path) -> String {
+    let here = std::env::current_dir().and_then(|here| here.canonicalize()).unwrap_or_default();
+    path.strip_prefix(here).unwrap_or(path).to_string_lossy().into_owned()
+}
