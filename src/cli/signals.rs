@@ -22,7 +22,7 @@ impl Signals {
         Self::listen_with(Arc::new(on_stop))
     }
 
-    /// Starts to listen also to SIGHUP, unless whoever started this process has that ignored, as `nohup` does.
+    /// Starts to listen also to SIGHUP, unless this process was started with that ignored, as `nohup` does.
     pub(super) fn listen_also_to_hangup(on_stop: impl Fn(Stop) + Send + Sync + 'static) -> Result<Self, Failure> {
         let on_stop = Arc::new(on_stop);
         // Before a handler takes its place.

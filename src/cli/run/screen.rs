@@ -2,7 +2,7 @@
 //!
 //! Where standard error is no terminal there is no bar, but a line now and then.
 //!
-//! Whoever reads what is shown may be slow. So only the thread that tells of the run (`teller`) writes, and everybody
+//! The reader of what is shown may be slow. So only the thread that tells of the run (`teller`) writes, and everybody
 //! else hands it what is to be said; nothing that keeps jobs and their leases going waits for a reader.
 
 use std::io::{self, IsTerminal as _};

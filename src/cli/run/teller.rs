@@ -26,7 +26,7 @@ use crate::worker::output::Stream;
 /// How many losses are said and kept; the rest is counted.
 const MAX_LOSSES: usize = 20;
 
-/// What is told.
+/// What the thread tells of.
 pub(super) enum Event {
     /// A job has ended.
     Ended(Box<EndedJob>),
@@ -101,7 +101,7 @@ impl Teller {
 
     /// Tells this after all before it, without a wait.
     pub(super) fn tell(&self, event: Event) {
-        // Once the thread has ended nothing is told any more.
+        // After the end of the thread nobody hears it.
         drop(self.events.lock().send(event));
     }
 
@@ -133,7 +133,7 @@ impl Voice {
                 Event::End(answer) => {
                     let missing = self.telling.printer.rest(&self.screen);
                     self.say_losses(missing);
-                    // Whoever asked may be gone.
+                    // The caller may be gone.
                     drop(answer.send(std::mem::take(&mut self.lost)));
                     return;
                 }

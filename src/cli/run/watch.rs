@@ -1,5 +1,5 @@
-//! Observes a run's jobs until they end, and stops the worker after the last one. It waits for no reader: what is told
-//! is handed to `teller`.
+//! Observes a run's jobs until they end, and stops the worker after the last one. It waits for no reader: what there
+//! is to say goes to `teller`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};

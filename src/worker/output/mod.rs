@@ -1,7 +1,8 @@
 //! Where the output of attempts goes while they run: by default to the service that handed the jobs out.
 //!
-//! A handler writes with [`Attempt::write_output`](super::Attempt::write_output), at any rate. One that
-//! can wait asks [`Attempt::output_ready`](super::Attempt::output_ready) before. Whoever runs a worker may put a sink of its own in place of [`ServiceOutput`].
+//! A handler writes with [`Attempt::write_output`](super::Attempt::write_output), at any rate. One that can wait asks
+//! [`Attempt::output_ready`](super::Attempt::output_ready) before. A program that runs a worker may put a sink of its
+//! own in place of [`ServiceOutput`].
 
 mod pending;
 mod sender;

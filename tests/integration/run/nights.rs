@@ -256,12 +256,12 @@ fn within_a_job_only_another_attempt_of_it_goes_on() {
     let told = in_job("night-3", "1", &[], &values).end().last_json(0);
     assert_eq!((number(&told, "run"), number(&told, "completed")), (3, 2), "another trigger begins a night");
 
-    // Another attempt runs what failed again; another trigger runs all.
+    // Another attempt runs what failed again; another trigger runs all. (Other arguments are a list of their own.)
     in_job("night-4", "1", &["--retry-failed"], &["a", "bad"]).end().last_json(1);
     let told = in_job("night-4", "2", &["--retry-failed"], &["a", "bad"]).end().last_json(1);
-    assert_eq!((number(&told, "run"), number(&told, "completed_before"), number(&told, "failed")), (4, 1, 1));
+    assert_eq!((number(&told, "run"), number(&told, "completed_before"), number(&told, "failed")), (1, 1, 1));
     let told = in_job("night-5", "1", &["--retry-failed"], &["a", "bad"]).end().last_json(1);
-    assert_eq!((number(&told, "run"), number(&told, "completed")), (5, 1));
+    assert_eq!((number(&told, "run"), number(&told, "completed")), (2, 1));
 }
 
 /// A run in a job of a run: its next night begins the inner one's as well.

@@ -122,27 +122,22 @@ fn what_cannot_be_written_is_said_with_its_job_and_bytes() {
         );
         assert!(said.contains("6 bytes of 1 outputs"), "{said}");
     }
-    // Neither the file of the results takes anything, nor that in the data directory.
-    let job = |id: &str| serde_json::json!({"id": id, "command": format!("head -c {BYTES} /dev/zero")}).to_string();
-    let run_jobs = |code| {
-        let words = ["run", "jobs", "--json", "--resume", "--data-dir", "data", "--results", "res"];
-        run(place.path(), words).last_json(code)
+    // The file of the results takes nothing, nor that in the data directory, which is made with the first byte.
+    let told = |flags: &[&str], command: &str| {
+        fs::write(place.path().join("jobs"), serde_json::json!({"id": "a", "command": command}).to_string())
+            .expect("written");
+        run(place.path(), [&["run", "jobs", "--json", "--data-dir", "data"], flags].concat()).last_json(1)
     };
-    for (ids, full) in [(&["a"][..], "res/1/a/stdout"), (&["a", "b"], "data/1/output/b.1.stdout.whole")] {
-        let lines: Vec<String> = ids.iter().copied().map(job).collect();
-        fs::write(place.path().join("jobs"), lines.join("\n")).expect("written");
-        let full = place.path().join(full);
-        fs::create_dir_all(full.parent().expect("a folder")).expect("made");
-        std::os::unix::fs::symlink("/dev/full", &full).expect("linked");
-        let told = run_jobs(1);
+    let write = format!("head -c {BYTES} /dev/zero");
+    let results = place.path().join("res/1/a");
+    fs::create_dir_all(&results).expect("made");
+    std::os::unix::fs::symlink("/dev/full", results.join("stdout")).expect("linked");
+    let to_results = told(&["--results", "res"], &write);
+    let to_data = told(&[], &format!("ln -s /dev/full data/2/output/a.2.1.stdout; {write}"));
+    for told in [to_results, to_data] {
         assert_eq!((number(&told, "completed"), number(&told, "failed")), (1, 0), "{told}");
-        assert_eq!(
-            (number(&told, "lost_bytes"), &told["lost"][0]["stream"]),
-            (BYTES as u64, &"stdout".into()),
-            "{told}"
-        );
-        assert!(told["lost"][0]["error"].as_str().is_some_and(|error| error.contains("No space left")), "{told}");
-        fs::remove_file(full).expect("removed");
+        let lost = &told["lost"][0];
+        assert_eq!((number(&told, "lost_bytes"), &lost["stream"]), (BYTES as u64, &"stdout".into()), "{told}");
+        assert!(lost["error"].as_str().is_some_and(|error| error.contains("No space left")), "{told}");
     }
-    run_jobs(0);
 }
