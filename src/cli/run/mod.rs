@@ -3,8 +3,8 @@
 //! In reading order: `options` (the command line), `source` (the jobs and their ids: lines, or a `template` with
 //! `replacement` strings for `arguments`, which `find` looks for among files), `place` (the data directory and the runs
 //! in it), `chosen_run` (which of them goes on), `start` (what is left to do), this file, `handler` and `capture` (how
-//! commands run, and what they write), `watch` (what has ended, and when to `halt`), `teller`, `printer`, `pass_on`,
-//! `screen` and `bar` (what is shown meanwhile), `summary`.
+//! commands run, and what they write), `watch` (what has ended, and when to `halt`), `event`, `teller`, `printer`,
+//! `pass_on`, `screen` and `bar` (what is shown meanwhile), `summary`.
 //!
 //! Before the first job of a start runs: the data directory is this process's alone (its lock); no process of
 //! a former start is alive ([`Scope::end_leftovers`]); and what ran then waits again. So a job never runs twice at the
@@ -16,6 +16,7 @@ mod arguments;
 mod bar;
 mod capture;
 mod chosen_run;
+mod event;
 mod find;
 mod halt;
 mod handler;
@@ -62,7 +63,8 @@ use screen::Screen;
 use source::{Defaults, Planned, Source};
 use start::{StartOrder, Started};
 use summary::Summary;
-use watch::{Telling, Watch};
+use teller::Telling;
+use watch::Watch;
 
 /// How long a lease lasts. No other process claims from this store, so nothing depends on its being short.
 const LEASE: Duration = Duration::from_secs(600);

@@ -18,8 +18,8 @@ use terminal_size::{Height, Width, terminal_size_of};
 
 use super::bar::{Progress, View};
 use super::capture::Loss;
+use super::event::Event;
 use super::pass_on::{Target, Unwritten};
-use super::teller::Event;
 use crate::cli::output::{clean, complain};
 use crate::worker::output::Stream;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::teller::Lost;
+use super::event::Lost;
 use super::watch::Tally;
 use crate::cli::duration;
 use crate::cli::failure::Failure;

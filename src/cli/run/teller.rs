@@ -6,67 +6,27 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::capture::{Loss, Ran};
+use super::event::{EndedJob, Event, Lost, LostOutput};
+use super::halt::Halt;
 use super::printer::{Missing, Printer};
 use super::screen::Screen;
 use super::source::{Name, Planned};
-use super::watch::{MESSAGE_CHARACTERS, Telling, describe};
 use crate::cli::output::shorten;
 use crate::clock::millis;
 use crate::job::shell::quote;
 use crate::job::{JobError, JobState};
 use crate::worker::output::Stream;
 
+/// How many characters of a failure are shown while others run.
+pub(super) const MESSAGE_CHARACTERS: usize = 200;
 /// How many losses are said and kept; the rest is counted.
 const MAX_LOSSES: usize = 20;
-
-/// What the thread tells of.
-pub(super) enum Event {
-    /// A job has ended.
-    Ended(Box<EndedJob>),
-    /// An attempt has ended whose output is kept and not shown.
-    Kept(Ran),
-    /// This line is said.
-    Line(String),
-    /// Nothing more comes: what waits is shown, and what is missing returned.
-    End(oneshot::Sender<Lost>),
-}
-
-/// A job that has ended.
-pub(super) struct EndedJob {
-    /// Its place in the list.
-    pub(super) index: usize,
-    pub(super) state: JobState,
-    pub(super) error: Option<JobError>,
-    /// Its last attempt and how long that took, unless none was begun.
-    pub(super) ran: Option<(Ran, Duration)>,
-}
-
-/// What is missing of the output of jobs.
-#[derive(Debug, Default)]
-pub(super) struct Lost {
-    /// How many streams of jobs it is missing of.
-    pub(super) streams: u64,
-    pub(super) bytes: u64,
-    /// The first ones.
-    pub(super) first: Vec<LostOutput>,
-}
-
-/// What is missing of a stream of a job.
-#[derive(Debug, Serialize)]
-pub(super) struct LostOutput {
-    #[serde(flatten)]
-    name: Name,
-    stream: &'static str,
-    bytes: u64,
-    error: String,
-}
 
 /// The end of a job for programs.
 #[derive(Serialize)]
@@ -80,6 +40,17 @@ struct EndLine<'a> {
     error: Option<&'a JobError>,
     stdout: Option<PathBuf>,
     stderr: Option<PathBuf>,
+}
+
+/// How a run is told of.
+pub(super) struct Telling {
+    pub(super) screen: Arc<Screen>,
+    pub(super) printer: Printer,
+    pub(super) halt: Halt,
+    /// Whether a line of JSON is printed for each job that ends.
+    pub(super) json: bool,
+    /// The command that runs failed jobs again.
+    pub(super) again: String,
 }
 
 /// The thread that tells.
@@ -205,4 +176,8 @@ impl Voice {
 fn from_here(path: &Path) -> String {
     let here = std::env::current_dir().and_then(|here| here.canonicalize()).unwrap_or_default();
     path.strip_prefix(here).unwrap_or(path).to_string_lossy().into_owned()
+}
+
+pub(super) fn describe(name: &Name) -> String {
+    format!("#{} {}", name.number, name.label)
 }

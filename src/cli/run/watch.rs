@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::capture::Ran;
+use super::event::{EndedJob, Event, Lost};
 use super::halt::Halt;
-use super::printer::Printer;
 use super::screen::Screen;
 use super::source::{Name, Planned};
-use super::teller::{EndedJob, Event, Lost, Teller};
+use super::teller::{MESSAGE_CHARACTERS, Teller, Telling, describe};
 use crate::cli::duration;
 use crate::cli::output::shorten;
 use crate::job::{JobError, JobId, JobState};
@@ -26,8 +26,6 @@ use crate::worker::{AttemptEnd, ClaimedJob, FinishAnswer, HandlerError, Observer
 const SLOWEST: usize = 5;
 /// How many failures are kept; the rest is counted.
 const KEPT_FAILURES: usize = 1000;
-/// How many characters of a failure are shown while others run.
-pub(super) const MESSAGE_CHARACTERS: usize = 200;
 
 /// A job that was not completed.
 #[derive(Clone, Debug, Serialize)]
@@ -70,17 +68,6 @@ impl Tally {
             self.slowest.pop();
         }
     }
-}
-
-/// How a run is told of.
-pub(super) struct Telling {
-    pub(super) screen: Arc<Screen>,
-    pub(super) printer: Printer,
-    pub(super) halt: Halt,
-    /// Whether a line of JSON is printed for each job that ends.
-    pub(super) json: bool,
-    /// The command that runs failed jobs again.
-    pub(super) again: String,
 }
 
 /// Observes the run's jobs.
@@ -260,8 +247,4 @@ impl Observer for Watch {
             }
         }
     }
-}
-
-pub(super) fn describe(name: &Name) -> String {
-    format!("#{} {}", name.number, name.label)
 }
