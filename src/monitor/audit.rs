@@ -31,7 +31,7 @@ use super::report::Report;
 use crate::clock::{FAR_AHEAD, Timestamp};
 use crate::job::{Job, JobId, RecordName};
 use crate::manager::audit_entry;
-use crate::query::{Filter, SortField};
+use crate::query::{Filter, SortField, SortKey};
 use crate::store::record::body;
 use crate::store::{
     AuditEntry, Record, RecordKey, RecordKind, RecordWrite, Refresh, Store, StoreError, Version, Versioned, WriteError,
@@ -44,11 +44,11 @@ const LATENESS: Duration = Duration::from_secs(30);
 /// How long before its first pass a process that finds the clock set back may have written jobs: it does not know when
 /// the pass before was.
 const UNSEEN: Duration = Duration::from_secs(60 * 60);
-/// The most pages that one run reads.
+/// The most pages that one run reads, unless it is set otherwise.
 const MAX_PAGES: usize = 50;
 
 /// The position that the audit has reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Position {
     /// Entries from before this time are in the audit.
     since: Timestamp,
@@ -79,12 +79,16 @@ struct Ahead {
 }
 
 /// A pass over the jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Pass {
     /// When the pass began.
     began: Timestamp,
     /// Jobs that were last written before this time have been read.
     reached: Timestamp,
+    /// The key of the last job that was read: more jobs than one run reads can be of one time. Earlier versions of the
+    /// program go by the time alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    after: Option<SortKey>,
 }
 
 impl Position {
@@ -95,7 +99,7 @@ impl Position {
     /// and whether that is another one, since the clock was set back.
     fn at(self, now: Timestamp, passed: Duration, lateness: Duration) -> (Self, bool) {
         let skew = lateness.saturating_sub(LATENESS);
-        let began = self.pass.map_or(self.since.plus(lateness), |pass| pass.began);
+        let began = self.pass.as_ref().map_or(self.since.plus(lateness), |pass| pass.began);
         // Another monitor's clock may be ahead.
         if self == Self::NONE || now.plus(skew).plus(lateness) >= began {
             return (self, false);
@@ -161,6 +165,8 @@ pub struct Auditor {
     last_run: Mutex<Option<Instant>>,
     /// Whether the next run forgets the position.
     anew: AtomicBool,
+    /// The most pages that one run reads.
+    pages: usize,
     /// The number and time of the last entry that was copied of each job, as far as the next pass finds it again: it is
     /// not copied twice.
     handed_over: Mutex<HashMap<JobId, (u32, Timestamp)>>,
@@ -175,6 +181,7 @@ impl Auditor {
             lateness: LATENESS + skew,
             last_run: Mutex::default(),
             anew: AtomicBool::new(false),
+            pages: MAX_PAGES,
             handed_over: Mutex::default(),
         }
     }
@@ -183,6 +190,13 @@ impl Auditor {
     #[must_use]
     pub fn beginning(mut self, anew: bool) -> Self {
         self.anew = AtomicBool::new(anew);
+        self
+    }
+
+    /// Returns the auditor, whose runs read at most this many pages each.
+    #[must_use]
+    pub const fn with_pages(mut self, pages: usize) -> Self {
+        self.pages = pages;
         self
     }
 
@@ -211,18 +225,19 @@ impl Auditor {
         if is_set_back {
             tracing::warn!(since = %position.since, "the clock was set back: the audit goes on from before that");
             self.handed_over.lock().clear();
-            version = self.reach(position, version).await?;
+            version = self.reach(&position, version).await?;
         }
         if let Some(ahead) = position.ahead.as_mut().filter(|ahead| ahead.mark.is_none())
             && self.store.is_exclusive()
         {
             ahead.mark = version.map(|own| (own.primary_term, own.seq_no));
         }
-        let mut pass = position.pass.unwrap_or(Pass { began: now, reached: position.since });
+        let begins = Pass { began: now, reached: position.since, after: None };
+        let mut pass = position.pass.clone().unwrap_or(begins);
         let filter = Filter { updated_after: Some(just_before(pass.reached)), ..Filter::default() };
         // What was acknowledged before this moment must be found.
         self.store.refresh(Refresh::Jobs(&filter)).await?;
-        let mut pages = Pages::of(filter, SortField::UpdatedAt, MAX_PAGES);
+        let mut pages = Pages::of(filter, SortField::UpdatedAt, self.pages).after(pass.after.clone());
         let mut report = Report { unfinished: true, ..Report::default() };
         while let Some(search) = pages.next() {
             let page = self.store.search(search).await?;
@@ -240,8 +255,8 @@ impl Auditor {
             let is_ahead = |last: &Versioned| is_through && last.job.updated_at > now.plus(FAR_AHEAD);
             match page.last().filter(|last| pages.rest().is_some() && !is_ahead(last)) {
                 Some(last) => {
-                    pass.reached = last.job.updated_at;
-                    position.pass = Some(pass);
+                    (pass.reached, pass.after) = (last.job.updated_at, pages.rest().cloned());
+                    position.pass = Some(pass.clone());
                 }
                 None => {
                     position = position.through(next);
@@ -249,7 +264,7 @@ impl Auditor {
                     report.unfinished = false;
                 }
             }
-            version = self.reach(position, version).await?;
+            version = self.reach(&position, version).await?;
         }
         Ok(report)
     }
@@ -299,8 +314,8 @@ impl Auditor {
     }
 
     /// Writes the position to its record.
-    async fn reach(&self, position: Position, version: Option<Version>) -> Result<Option<Version>, StoreError> {
-        let write = RecordWrite::put(Self::key(), body(&position)?, version);
+    async fn reach(&self, position: &Position, version: Option<Version>) -> Result<Option<Version>, StoreError> {
+        let write = RecordWrite::put(Self::key(), body(position)?, version);
         self.store.write_record(write).await.map(Some).map_err(refused)
     }
 }
@@ -337,13 +352,14 @@ mod tests {
         let first = set_back(Position::NONE.through(at(100_000)), 90_000, 3_600);
         assert!(!first.lacks(at(99_000)) && first.lacks(at(100_000)));
         // Passes have ended since, the last one half a minute after this time.
-        let second = set_back(first.through(at(91_000)), 90_500, 10);
+        let second = set_back(first.clone().through(at(91_000)), 90_500, 10);
         for (written, is_lacking) in [(90_490, true), (90_900, false), (91_035, true), (95_000, false), (100_000, true)]
         {
             assert_eq!(second.lacks(at(written)), is_lacking, "{written}");
         }
         // None has ended since, and there is another step.
-        for position in [first, Position { pass: Some(Pass { began: at(90_000), reached: at(87_000) }), ..first }] {
+        let pass = Pass { began: at(90_000), reached: at(87_000), after: None };
+        for position in [first.clone(), Position { pass: Some(pass), ..first.clone() }] {
             let second = set_back(position, 80_000, 10);
             assert!(second.lacks(at(90_005)) && second.lacks(at(79_990)));
             let third = set_back(second, 70_000, 10);

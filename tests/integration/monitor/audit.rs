@@ -310,6 +310,20 @@ async fn a_pass_that_was_interrupted_leaves_nothing_out(site: Site) {
     assert_eq!(site.ids().await.len(), jobs.len() + 3 * 2);
 }
 
+/// By auditors that know nothing but the position, each of which reads one page.
+async fn more_jobs_of_one_millisecond_than_a_run_reads_are_all_there(site: Site) {
+    let jobs = site.submit(2_500).await;
+    let run = async || site.run(&site.auditor().with_pages(1)).await;
+    for unfinished in [true, true, false] {
+        assert_eq!(run().await.unfinished, unfinished);
+    }
+    assert_eq!(site.ids().await.len(), jobs.len());
+    // What is written at that time after the pass has gone by is found by the next one.
+    let more = site.submit(10).await;
+    while run().await.unfinished {}
+    assert_eq!(site.ids().await.len(), jobs.len() + more.len());
+}
+
 /// Two managers whose clocks differ by a millisecond write one job.
 async fn managers_whose_clocks_differ_leave_nothing_out_after_the_clock_was_set_back(site: Site) {
     let auditor = site.auditor();
@@ -511,6 +525,7 @@ on_each_store!(
     an_auditor_that_knows_nothing_tells_nothing_new,
     a_job_that_is_submitted_again_after_its_removal_is_there_as_often,
     a_pass_that_was_interrupted_leaves_nothing_out,
+    more_jobs_of_one_millisecond_than_a_run_reads_are_all_there,
     a_clock_that_is_set_by_an_hour_leaves_nothing_out_and_doubles_nothing,
     a_clock_that_is_set_back_twice_leaves_out_nothing_of_between,
     managers_whose_clocks_differ_leave_nothing_out_after_the_clock_was_set_back,
