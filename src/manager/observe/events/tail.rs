@@ -29,7 +29,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// The most jobs that one search returns.
 const PAGE: usize = 1_000;
 
-/// The most pages that the tail reads in one round.
+/// The most pages that the tail reads in one round, apart from those of one more millisecond.
 const PAGES: usize = 10;
 
 /// The longest lag of the tail. Beyond it, the tail skips the unread events and reports a gap.
@@ -111,7 +111,10 @@ impl Manager {
         let sort = Sort::By(SortField::UpdatedAt, Direction::Ascending);
         let filter = Filter { updated_after: Some(position), ..Filter::default() };
         let mut search = Search { filter, sort, after: None, limit: PAGE };
-        for _ in 0..PAGES {
+        let (mut pages, mut reached) = (0, position);
+        // The next round goes on from a time: one that ended within the first millisecond would not get on.
+        while pages < PAGES || reached <= position {
+            pages += 1;
             let page = self.shared.store.search(&search).await?;
             let mut found = Vec::new();
             for hit in &page {
@@ -129,9 +132,9 @@ impl Manager {
                 return Ok(position.max(now.minus(LATENESS)));
             };
             search.after = Some(sort.key(&last.job));
+            reached = Timestamp::from_millis(last.job.updated_at.as_millis().saturating_sub(1));
         }
-        let reached = search.after.map_or(position.as_millis(), |last| last.ranks().0);
-        let reached = Timestamp::from_millis(reached.saturating_sub(1)).min(now.minus(LATENESS)).max(position);
+        let reached = reached.min(now.minus(LATENESS)).max(position);
         if now.since(reached) <= MAX_LAG {
             return Ok(reached);
         }
