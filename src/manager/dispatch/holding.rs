@@ -104,6 +104,22 @@ impl Dispatch {
         self.let_go_or_all(limit, room, true);
     }
 
+    /// Lets jobs go on as [`Dispatch::let_go`] does, until so many have been let go that have not been claimed.
+    pub(in crate::manager) fn let_go_up_to(&self, limit: &LimitName, room: usize) {
+        let let_go = self.shared.board.lock().held.count_let_go(limit);
+        if room > let_go {
+            self.let_go(limit, room - let_go);
+        }
+    }
+
+    /// Returns whether somebody can take a job that a limit holds.
+    pub(in crate::manager) fn is_wanted(&self, limit: &LimitName) -> bool {
+        let now = self.shared.clock.now();
+        let mut board = self.shared.board.lock();
+        let (held, open) = board.held_and_open(now);
+        held.has_suiting(limit, &open)
+    }
+
     fn let_go_or_all(&self, limit: &LimitName, room: usize, has_had_room: bool) {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::bucket::Rate;
-use super::slots::{Fate, Holder, Slots};
+use super::slots::{Fate, Holder, Slot, Slots};
 use super::urgent::Urgent;
 use crate::clock::Timestamp;
 use crate::job::names::MAX_NAME_BYTES;
 use crate::job::{Fence, Job, JobId, LimitName, Priority, RecordName};
-use crate::store::{RecordKey, RecordKind, Versioned};
+use crate::store::{RecordKey, RecordKind, Version, Versioned};
 
 /// The namespace of the names of documents whose limit's own is too long (RFC 9562, section 5.5).
 const NAMESPACE: Uuid = Uuid::from_u128(0x1f6b_1d0e_4c53_4b6a_8f1d_77c2_9a40_5e11);
@@ -65,10 +65,27 @@ pub(super) struct Known {
     pub(super) counted_at: Option<Instant>,
 }
 
+/// What a look has seen of a limit: it is the same while nothing changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) gone: u64,
+    pub(super) version: Option<Version>,
+}
+
+/// Which slots a look is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// Those that have not been looked at for a while.
+    Due,
+    /// Those that other managers have taken: what ends here is known.
+    OfOthers,
+}
+
 impl Known {
-    pub(super) fn new() -> Self {
+    /// Returns what the manager of this number knows of a limit that it has not read.
+    pub(super) fn new(own: u32) -> Self {
         Self {
-            slots: Slots::default(),
+            slots: Slots::unread(own),
             gone: 0,
             looked_at: None,
             asked_at: Instant::now(),
@@ -99,7 +116,8 @@ impl Known {
             }
         };
         let slots = if under.has_slots() { self.slots.room(job, under.limit, under.own) } else { usize::MAX };
-        tokens.min(slots).min(self.room_of_others(under, job))
+        let room = tokens.min(slots).min(self.room_of_others(under, job));
+        if under.has_slots() { self.slots.turns.leave(room, Instant::now()) } else { room }
     }
 
     /// Returns for how many more jobs there is room beside the places that are kept free for urgent ones.
@@ -121,7 +139,7 @@ impl Known {
     }
 
     /// Takes what a job needs, for which there is room.
-    fn take(&mut self, under: &Under, job: &Job) {
+    fn take(&mut self, under: &Under, job: &Versioned) {
         if under.has_slots() {
             self.slots.take(job, under.own);
         }
@@ -194,28 +212,67 @@ pub(super) struct Decided {
 }
 
 /// The documents that a manager knows, by their limits.
-#[derive(Default)]
-pub(super) struct Documents(Mutex<HashMap<LimitName, Known>>);
+pub(super) struct Documents {
+    known: Mutex<HashMap<LimitName, Known>>,
+    /// The number of this manager, by which the others know it in documents.
+    own: u32,
+}
+
+impl Default for Documents {
+    fn default() -> Self {
+        Self { known: Mutex::default(), own: Uuid::new_v4().as_fields().0 }
+    }
+}
 
 impl Documents {
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<LimitName, Known>> {
-        self.0.lock()
+        self.known.lock()
+    }
+
+    /// Returns what is known of a limit that was not read.
+    pub(super) fn unread(&self) -> Known {
+        Known::new(self.own)
+    }
+
+    /// Returns what is known now of a limit; `None` if it is not known.
+    pub(super) fn seen(&self, name: &LimitName) -> Option<Seen> {
+        self.lock().get(name).map(|known| Seen { gone: known.gone, version: known.slots.version })
+    }
+
+    /// Returns those of these limits of which slots are known to be gone, since others may have taken them; each with
+    /// what is known of it, and whether slots are left to others.
+    pub(super) fn with_gone<'a>(&self, names: impl Iterator<Item = &'a LimitName>) -> Vec<(LimitName, Seen, bool)> {
+        let known = self.lock();
+        let with_gone = |name: &LimitName| {
+            let Known { slots, gone, .. } = known.get(name)?;
+            let seen = Seen { gone: *gone, version: slots.version };
+            let has_gone = slots.slots.iter().any(|slot| slot.fate == Fate::Gone);
+            has_gone.then(|| (name.clone(), seen, slots.turns.are_left()))
+        };
+        names.filter_map(with_gone).collect()
+    }
+
+    /// Records that a job is held for want of a slot of this limit.
+    pub(super) fn waits(&self, name: &LimitName) {
+        if let Some(known) = self.lock().get_mut(name) {
+            known.slots.turns.waits(Instant::now());
+        }
     }
 
     /// Returns whether no document is known.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
+        self.lock().is_empty()
     }
 
     /// Returns how often slots of a limit have been found gone.
     pub(super) fn gone(&self, name: &LimitName) -> u64 {
-        self.0.lock().get(name).map_or(0, |known| known.gone)
+        self.lock().get(name).map_or(0, |known| known.gone)
     }
 
     /// Records what became of the claims of a candidate.
     pub(super) fn settle(&self, wanted: &Wanted, fate: Fate) {
         let job = &wanted.candidate.job;
-        let mut known = self.0.lock();
+        let mut known = self.lock();
         for under in &wanted.under {
             if let Some(known) = known.get_mut(&under.name) {
                 known.slots.settle(&job.id, job.fence.next(), fate);
@@ -223,12 +280,24 @@ impl Documents {
         }
     }
 
+    /// Records that the claim of a candidate is accepted no more. Returns the limits of which slots are gone by that.
+    pub(super) fn refuse(&self, wanted: &Wanted) -> Vec<LimitName> {
+        let mut known = self.lock();
+        let refuse = |under: &Under| {
+            let known = known.get_mut(&under.name)?;
+            let is_gone = known.slots.refuse(&wanted.candidate);
+            known.gone += u64::from(is_gone);
+            is_gone.then(|| under.name.clone())
+        };
+        wanted.under.iter().filter_map(refuse).collect()
+    }
+
     /// Decides about the candidates without a verdict, in their order, on the slots as they are known. Once a limit has
     /// no slot for one, the candidates after it get none of that limit either, so that none overtakes it for ever; only
     /// urgent ones do, where there is no slot for the others alone.
     pub(super) fn decide(&self, open: &mut [Open], now: Timestamp) -> Decided {
         let mut decided = Decided::default();
-        let mut known = self.0.lock();
+        let mut known = self.lock();
         for Open { wanted, verdict } in open.iter_mut().filter(|open| open.verdict.is_none()) {
             let job = &*wanted.candidate.job;
             let mut has_room = |under: &&Under| {
@@ -245,7 +314,7 @@ impl Documents {
             }
             for under in &wanted.under {
                 let Some(known) = known.get_mut(&under.name) else { continue };
-                known.take(under, job);
+                known.take(under, &wanted.candidate);
                 decided.changed.insert(under.name.clone());
             }
             *verdict = Some(Verdict::Granted);
@@ -259,9 +328,10 @@ impl Documents {
         &self,
         names: impl Iterator<Item = &'a LimitName>,
         exclusive: bool,
+        sight: Sight,
         most: usize,
     ) -> Vec<(LimitName, Holder)> {
-        let mut known = self.0.lock();
+        let mut known = self.lock();
         let mut names: Vec<&LimitName> = names.filter(|name| known.contains_key(*name)).collect();
         names.sort_by_key(|name| known.get(*name).and_then(|known| known.looked_at));
         let mut doubtful = Vec::new();
@@ -270,16 +340,22 @@ impl Documents {
                 break;
             }
             let Some(known) = known.get_mut(name) else { continue };
-            let is_due = known.looked_at.is_none_or(|at| at.elapsed() >= LOOKED_AT_FOR);
-            let is_doubtful = |fate: Fate| match fate {
-                Fate::Unknown => true,
+            let is_due = match sight {
+                Sight::Due => known.looked_at.is_none_or(|at| at.elapsed() >= LOOKED_AT_FOR),
+                Sight::OfOthers => true,
+            };
+            let is_doubtful = |slot: &&Slot| match slot.fate {
+                Fate::Runs if sight == Sight::OfOthers && slot.is_own => false,
+                // One that another manager has just taken is as good as one that ran just now.
+                Fate::Unknown => is_due || exclusive,
                 Fate::Runs => is_due && !exclusive,
                 Fate::Claiming | Fate::Gone => false,
             };
             let before = doubtful.len();
-            let slots = known.slots.slots.iter().filter(|slot| is_doubtful(slot.fate));
+            let slots = known.slots.slots.iter().filter(is_doubtful);
             doubtful.extend(slots.map(|slot| (name.clone(), slot.holder.clone())));
-            if doubtful.len() > before {
+            // What is its own is not looked at, and is as doubtful as before.
+            if doubtful.len() > before && sight == Sight::Due {
                 known.looked_at = Some(Instant::now());
             }
         }
@@ -292,7 +368,7 @@ impl Documents {
     }
 
     pub(super) fn learn_of(&self, name: &LimitName, job: &JobId, fence: Fence, fate: Fate) -> bool {
-        let mut known = self.0.lock();
+        let mut known = self.lock();
         let Some(known) = known.get_mut(name) else { return false };
         let is_gone = known.slots.learn(job, fence, fate);
         known.gone += u64::from(is_gone);
@@ -310,19 +386,19 @@ impl Documents {
     /// Returns for how long it has been known that the claim of a slot has not come.
     pub(super) fn waits_since(&self, name: &LimitName, holder: &Holder) -> Duration {
         let now = Instant::now();
-        let since = self.0.lock().get_mut(name).map_or(now, |known| known.slots.missed_since(holder, now));
+        let since = self.lock().get_mut(name).map_or(now, |known| known.slots.missed_since(holder, now));
         now.duration_since(since)
     }
 
     /// Returns how long it takes until the rate of a limit lets a job begin; `None` where it does, or where nothing is
     /// known of it.
     pub(super) fn next_token(&self, under: &Under) -> Option<Duration> {
-        self.0.lock().get(&under.name)?.slots.next_token(under.rate?)
+        self.lock().get(&under.name)?.slots.next_token(under.rate?)
     }
 
     /// Returns for how many more jobs there are slots of a limit, as far as is known, if `job` is the next.
     pub(super) fn room(&self, under: &Under, job: &Job, now: Timestamp) -> usize {
-        self.0.lock().get_mut(&under.name).map_or(1, |known| known.room(under, job, now))
+        self.lock().get_mut(&under.name).map_or(1, |known| known.room(under, job, now))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::debug;
 
 use super::bucket::{Age, Bucket};
-use super::documents::{Known, record_key};
+use super::documents::{Known, Sight, record_key};
 use super::slots::{Evidence, Holder, SlotDocument};
 use super::taking::READS_PER_LOOK;
 use crate::job::{JobId, LimitName};
@@ -36,7 +36,7 @@ impl Manager {
         if unused.is_empty() {
             return;
         }
-        let doubtful = self.shared.limits.documents.doubtful(unused.iter(), false, READS_PER_LOOK);
+        let doubtful = self.shared.limits.documents.doubtful(unused.iter(), false, Sight::Due, READS_PER_LOOK);
         if !doubtful.is_empty() {
             self.find_out(doubtful).await;
         }

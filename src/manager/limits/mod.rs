@@ -10,11 +10,16 @@
 //!
 //! Jobs that a rate holds go on at the moment of its next token ([`tokens`]).
 //!
+//! A slot that comes free at another manager is found by looks, which follow each other closely where jobs are short
+//! ([`looks`]). Managers whose jobs wait for one slot take turns ([`giving_way`]).
+//!
 //! [`settings`] are the limits that are set for all; a job can also say itself how many of its key run at once.
 
 mod bucket;
 mod documents;
 mod forgetting;
+mod giving_way;
+mod looks;
 mod settings;
 mod slots;
 mod taking;
@@ -30,9 +35,10 @@ use tokio::time::Instant;
 pub use bucket::Rate;
 pub(super) use documents::Request;
 use documents::{Documents, Under, Verdict, Wanted};
+use looks::Looks;
 pub use settings::{LimitSettings, LimitState, NewLimit, SlotHolder};
 pub(super) use settings::{LimitSettingsCache, Reached, Why};
-use slots::Fate;
+use slots::{Evidence, Fate, Holder};
 use tokens::Spent;
 pub use urgent::Urgent;
 
@@ -48,13 +54,15 @@ pub(super) struct Limits {
     settings: LimitSettingsCache,
     documents: Documents,
     spent: Spent,
+    looks: Looks,
     requests: mpsc::UnboundedSender<Request>,
 }
 
 impl Limits {
     pub(super) fn new(settings: LimitSettingsCache) -> (Self, mpsc::UnboundedReceiver<Request>) {
         let (requests, taken) = mpsc::unbounded_channel();
-        (Self { settings, documents: Documents::default(), spent: Spent::default(), requests }, taken)
+        let (documents, spent, looks) = Default::default();
+        (Self { settings, documents, spent, looks, requests }, taken)
     }
 
     /// Reads the limits that are set for all.
@@ -90,10 +98,29 @@ impl TakenSlots {
         }
         let claimed: HashSet<&JobId> = claimed.iter().map(|claimed| &claimed.job.id).collect();
         for wanted in std::mem::take(&mut self.taken) {
-            let is_claimed = claimed.contains(&wanted.candidate.job.id);
             // A job that has ended since is known to have: that is not forgotten.
-            let fate = if is_claimed { Fate::Runs } else { Fate::Unknown };
-            self.manager.shared.limits.documents.settle(&wanted, fate);
+            let is_claimed = claimed.contains(&wanted.candidate.job.id);
+            let fate = if is_claimed { Fate::Runs } else { self.fate_without_claim(&wanted.candidate) };
+            let documents = &self.manager.shared.limits.documents;
+            if fate == Fate::Gone {
+                for name in documents.refuse(&wanted) {
+                    self.manager.shared.dispatch.let_go(&name, 1);
+                }
+            }
+            documents.settle(&wanted, if fate == Fate::Gone { Fate::Unknown } else { fate });
+        }
+    }
+}
+
+impl TakenSlots {
+    /// Returns what became of the slots for a claim that was not written. Where the job was written since it was read,
+    /// such as by another manager's claim, the claim has met that, and is accepted no more.
+    fn fate_without_claim(&self, candidate: &Versioned) -> Fate {
+        let Some(later) = self.manager.shared.work.known.later(candidate) else { return Fate::Unknown };
+        match Holder::of_next_claim(candidate, None).evidence(later.as_deref()) {
+            // The other one has taken the same slots.
+            Evidence::Runs => Fate::Runs,
+            Evidence::Over | Evidence::MayBeClaimed => Fate::Gone,
         }
     }
 }

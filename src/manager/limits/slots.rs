@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::bucket::{Age, Bucket, Rate};
+use super::giving_way::Turns;
 use super::urgent::Urgent;
 use crate::clock::Timestamp;
 use crate::job::{Fence, Job, JobId, LimitName, Priority, State};
-use crate::store::Version;
+use crate::store::{Place, Version, Versioned};
 
 /// A job that has a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,11 @@ pub(super) struct Holder {
     /// The job's priority, by which the slot is one of the places that are kept free for urgent jobs, or not.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub(super) priority: Priority,
+    /// The version of the job over which the claim is written, by its term and its number. No other claim is written
+    /// over it: once a slot that says it is gone, it is so in each document. Earlier versions of the program do not say
+    /// it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) over: Option<(u64, u64)>,
 }
 
 /// Returns whether a priority is that of most jobs, and is not written.
@@ -35,14 +41,16 @@ fn is_usual(priority: &Priority) -> bool {
 }
 
 impl Holder {
-    /// Returns the holder that the next claim of `job` makes.
-    pub(super) fn of_next_claim(job: &Job, max: Option<u32>) -> Self {
-        Self { job: job.id.clone(), fence: job.fence.next(), max, priority: job.spec.priority }
+    /// Returns the holder that the next claim of a job makes, as it is known.
+    pub(super) fn of_next_claim(known: &Versioned, max: Option<u32>) -> Self {
+        let Versioned { job, version } = known;
+        let over = (version.place == Place::Main).then_some((version.primary_term, version.seq_no));
+        Self { job: job.id.clone(), fence: job.fence.next(), max, priority: job.spec.priority, over }
     }
 
     /// Returns the holder that a job is which runs without a slot.
     pub(super) fn of_running(job: &Job) -> Self {
-        Self { job: job.id.clone(), fence: job.fence, max: None, priority: job.spec.priority }
+        Self { job: job.id.clone(), fence: job.fence, max: None, priority: job.spec.priority, over: None }
     }
 
     fn is(&self, job: &JobId, fence: Fence) -> bool {
@@ -80,7 +88,7 @@ pub(super) enum Fate {
     Claiming,
     /// The job ran when it was last looked at.
     Runs,
-    /// The slot is free: no claim under its fence is accepted any more, as long as the document is as it is known.
+    /// The slot is free: the claim that it is for is over, or not accepted any more.
     Gone,
 }
 
@@ -91,11 +99,13 @@ pub(super) struct Slot {
     pub(super) fate: Fate,
     /// Since when it has been known that the claim has not come, if it has not.
     pub(super) missed_since: Option<Instant>,
+    /// Whether this manager took it: when its job ends here, that is known without a look.
+    pub(super) is_own: bool,
 }
 
 impl Slot {
     fn new(holder: Holder, fate: Fate) -> Self {
-        Self { holder, fate, missed_since: None }
+        Self { holder, fate, missed_since: None, is_own: false }
     }
 }
 
@@ -108,6 +118,9 @@ pub(super) struct SlotDocument {
     /// The tokens of the limit's rate, if it has one and they are not all there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) bucket: Option<Bucket>,
+    /// The managers that ask for a turn, by their numbers, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) asked_by: Vec<u32>,
 }
 
 /// The slots of a limit, as they are in its document.
@@ -121,9 +134,16 @@ pub(super) struct Slots {
     bucket: Option<Bucket>,
     /// Up to when the time is counted that fills the bucket.
     filled_at: Option<Instant>,
+    /// The turns of the managers.
+    pub(super) turns: Turns,
 }
 
 impl Slots {
+    /// Returns the slots of a document that the manager of this number has not read.
+    pub(super) fn unread(own: u32) -> Self {
+        Self { turns: Turns::of(own), ..Self::default() }
+    }
+
     /// Fills the bucket of a rate with the time that has passed, and returns how many jobs may begin.
     pub(super) fn fill(&mut self, rate: Rate, at: Instant, now: Timestamp) -> usize {
         let seen = self.filled_at.map_or(Duration::ZERO, |since| at.duration_since(since));
@@ -146,21 +166,29 @@ impl Slots {
     }
 
     /// Takes over a document that was read, or that there is none. What was known of slots that are still there stays
-    /// known, apart from which are gone: a slot is gone for one version of the document.
+    /// known; that they are gone only where they say the claim that they are for, since a slot for another claim of the
+    /// same job under the same fence may have been taken meanwhile.
     pub(super) fn take_over(&mut self, document: Option<(SlotDocument, Version)>) {
         let (document, version) = document.map_or((None, None), |(document, version)| (Some(document), Some(version)));
         if version.is_some() && version == self.version {
             return;
         }
-        let (holders, bucket) = document.map_or_else(Default::default, |read| (read.holders, read.bucket));
+        let is_first = self.version.is_none();
+        let (holders, bucket, asked_by) =
+            document.map_or_else(Default::default, |read| (read.holders, read.bucket, read.asked_by));
         (self.bucket, self.filled_at) = (bucket, Some(Instant::now()));
         let known = std::mem::take(&mut self.slots);
+        let mut have_others_begun = false;
         let of_known = |holder: Holder| {
             let same = known.iter().find(|slot| slot.holder.is(&holder.job, holder.fence));
-            let fate = same.map(|slot| slot.fate).filter(|fate| *fate != Fate::Gone).unwrap_or(Fate::Unknown);
-            Slot { missed_since: same.and_then(|slot| slot.missed_since), ..Slot::new(holder, fate) }
+            have_others_begun |= same.is_none() && !is_first;
+            let is_same_claim = same.is_some_and(|slot| slot.holder == holder && holder.over.is_some());
+            let fate = same.map(|slot| slot.fate).filter(|fate| *fate != Fate::Gone || is_same_claim);
+            let (missed_since, is_own) = same.map_or((None, false), |slot| (slot.missed_since, slot.is_own));
+            Slot { holder, fate: fate.unwrap_or(Fate::Unknown), missed_since, is_own }
         };
         self.slots = holders.into_iter().map(of_known).collect();
+        self.turns.read(asked_by, have_others_begun);
         self.version = version;
     }
 
@@ -190,9 +218,10 @@ impl Slots {
         (most as usize).saturating_sub(taken)
     }
 
-    /// Takes a slot for the next claim of `job`. The document has to be written before the claim.
-    pub(super) fn take(&mut self, job: &Job, own: Option<u32>) {
-        let new = Slot::new(Holder::of_next_claim(job, own), Fate::Claiming);
+    /// Takes a slot for the next claim of a job, as it is known. The document has to be written before the claim.
+    pub(super) fn take(&mut self, known: &Versioned, own: Option<u32>) {
+        let new = Slot { is_own: true, ..Slot::new(Holder::of_next_claim(known, own), Fate::Claiming) };
+        self.turns.takes();
         match self.slots.iter_mut().find(|slot| slot.holder.is(&new.holder.job, new.holder.fence)) {
             Some(slot) => *slot = new,
             None => self.slots.push(new),
@@ -226,6 +255,15 @@ impl Slots {
         }
     }
 
+    /// Records that the claim that this manager was to make of a job, as it was known, is accepted no more. Returns
+    /// whether its slot is gone since now: another claim of the job may have the slot meanwhile.
+    pub(super) fn refuse(&mut self, known: &Versioned) -> bool {
+        let Holder { job, fence, over, .. } = Holder::of_next_claim(known, None);
+        let is_its = |slot: &&mut Slot| slot.holder.is(&job, fence) && slot.holder.over == over && over.is_some();
+        let slot = self.slots.iter_mut().find(is_its).filter(|slot| slot.fate == Fate::Claiming);
+        slot.map(|slot| slot.fate = Fate::Gone).is_some()
+    }
+
     /// Adds slots for jobs that run without, since the limit was set later. Returns whether there were any.
     pub(super) fn add_running(&mut self, running: impl IntoIterator<Item = Holder>) -> bool {
         let before = self.slots.len();
@@ -242,7 +280,9 @@ impl Slots {
         let taken = self.slots.iter().filter(|slot| slot.fate != Fate::Gone);
         let holders: Vec<Holder> = taken.map(|slot| slot.holder.clone()).collect();
         let bucket = self.bucket.filter(|bucket| self.rate.is_some_and(|rate| !bucket.is_full(rate)));
-        (!holders.is_empty() || bucket.is_some()).then(|| SlotDocument { limit: limit.clone(), holders, bucket })
+        let is_needed = !holders.is_empty() || bucket.is_some();
+        let asked_by = || self.turns.asked_by().to_vec();
+        is_needed.then(|| SlotDocument { limit: limit.clone(), holders, bucket, asked_by: asked_by() })
     }
 
     /// Records that exactly these slots were written under this version. Slots that are gone since stay so: nobody else
@@ -250,6 +290,9 @@ impl Slots {
     pub(super) fn wrote(&mut self, holders: &[Holder], version: Option<Version>) {
         self.slots.retain(|slot| holders.contains(&slot.holder));
         self.version = version;
+        if self.is_claiming() {
+            self.turns.has_taken();
+        }
     }
 }
 

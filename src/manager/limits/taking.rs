@@ -8,6 +8,10 @@
 //! could still be accepted. So when the slot has gone from the list, the version of *j* that the claim goes by has gone
 //! too, and the claim meets a conflict, wherever it has been meanwhile. A slot that is on the list counts, whatever is
 //! known of it.
+//!
+//! A slot also says the version of *j* over which the claim is written; earlier versions of the program do not say it.
+//! That such a claim is over, or accepted no more, is found once for all documents: a slot of the same (*j*, *f*) and
+//! the same version of *j* is taken off the list by a write over any version of the document.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -16,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tracing::{debug, warn};
 
-use super::documents::{Known, Open, Request, Under, Verdict, record_key};
+use super::documents::{Open, Request, Sight, Under, Verdict, record_key};
 use super::settings::SlotHolder;
 use super::slots::{Evidence, Fate, Holder, SlotDocument, Slots};
 use crate::clock::Timestamp;
@@ -66,6 +70,7 @@ impl Manager {
         });
         let (mut waiting, mut searched) = (Vec::new(), None);
         let mut next_token = None;
+        let next_look = || self.shared.limits.looks.next();
         // Ends with the manager. What is due comes before requests, of which there may be no end.
         loop {
             next_token = self.shared.limits.spent.next(next_token);
@@ -76,6 +81,9 @@ impl Manager {
                     next_token = self.let_go_at_rates();
                 }
                 _ = looks.tick() => self.look_at_limits().await,
+                () = sleep_until(next_look().unwrap_or_else(Instant::now)), if next_look().is_some() => {
+                    self.look_soon().await;
+                }
                 _ = urgent.tick() => searched = self.search_for_urgent(searched).await,
                 count = requests.recv_many(&mut waiting, usize::MAX) => {
                     if count == 0 {
@@ -106,6 +114,9 @@ impl Manager {
                 // Slots that it has of some of its limits: what becomes of them is found out when they are missed.
                 self.shared.limits.documents.learn(&open.wanted, Fate::Unknown);
             }
+            if let Verdict::Full(name, ..) = &verdict {
+                self.waits_for(name);
+            }
             verdict
         });
         for (count, answer) in answers {
@@ -120,7 +131,8 @@ impl Manager {
         self.load(open).await;
         let (now, is_exclusive) = (self.shared.clock.now(), self.shared.store.is_exclusive());
         let mut decided = self.shared.limits.documents.decide(open, now);
-        let doubtful = self.shared.limits.documents.doubtful(decided.full.keys(), is_exclusive, READS_PER_LOOK);
+        let names = decided.full.keys();
+        let doubtful = self.shared.limits.documents.doubtful(names, is_exclusive, Sight::Due, READS_PER_LOOK);
         if !doubtful.is_empty() && self.find_out(doubtful).await > 0 {
             for open in open.iter_mut().filter(|open| matches!(open.verdict, Some(Verdict::Full(..)))) {
                 open.verdict = None;
@@ -140,7 +152,7 @@ impl Manager {
             let undecided = open.iter().filter(|open| open.verdict.is_none());
             for under in undecided.flat_map(|open| &open.wanted.under) {
                 if !known.contains_key(&under.name) {
-                    known.insert(under.name.clone(), Known::new());
+                    known.insert(under.name.clone(), self.shared.limits.documents.unread());
                 }
             }
         }
@@ -153,7 +165,7 @@ impl Manager {
     }
 
     /// Reads documents in real time.
-    async fn read_documents(&self, names: Vec<LimitName>) {
+    pub(super) async fn read_documents(&self, names: Vec<LimitName>) {
         let keys: Vec<_> = names.iter().map(record_key).collect();
         let found = match self.shared.store.records_of(&keys).await {
             Ok(found) => found,
@@ -165,7 +177,10 @@ impl Manager {
         let mut known = self.shared.limits.documents.lock();
         for (name, found) in names.into_iter().zip(found) {
             match read(found.as_ref()) {
-                Ok(document) => known.entry(name).or_insert_with(Known::new).slots.take_over(document),
+                Ok(document) => {
+                    let unread = || self.shared.limits.documents.unread();
+                    known.entry(name).or_insert_with(unread).slots.take_over(document);
+                }
                 Err(error) => warn!(%error, limit = %name, "cannot read which jobs run under a limit"),
             }
         }
@@ -253,7 +268,7 @@ impl Manager {
 
     /// Records the result of the write of a document. Returns what becomes of the candidates that it was to hold, if it
     /// was not written: nothing yet, or that they have failed.
-    fn settle_document(
+    pub(super) fn settle_document(
         &self,
         name: &LimitName,
         holders: &[Holder],
@@ -261,7 +276,7 @@ impl Manager {
         result: WriteResult<Record>,
     ) -> Option<Option<Verdict>> {
         let mut known = self.shared.limits.documents.lock();
-        let entry = known.entry(name.clone()).or_insert_with(Known::new);
+        let entry = known.entry(name.clone()).or_insert_with(|| self.shared.limits.documents.unread());
         match result {
             Ok(version) => {
                 entry.slots.wrote(holders, write.body().map(|_| version));
@@ -356,20 +371,18 @@ impl Manager {
                 names.iter().filter(|name| !known.contains_key(*name)).take(READS_PER_LOOK / 10).cloned().collect()
             };
             self.read_documents(unknown).await;
-            let doubtful = self.shared.limits.documents.doubtful(names.iter(), false, READS_PER_LOOK);
+            let doubtful = self.shared.limits.documents.doubtful(names.iter(), false, Sight::Due, READS_PER_LOOK);
             if !doubtful.is_empty() {
                 self.find_out(doubtful).await;
             }
+            self.take_turns(&names).await;
             for name in names {
                 let Some(next) = self.shared.dispatch.next_of(&name) else {
                     // Nothing is left here of what the store may have.
                     self.shared.dispatch.let_go(&name, 1);
                     continue;
                 };
-                let under = self.limits_of(&next);
-                let room = under.iter().find(|under| under.name == name).map_or(usize::MAX, |under| {
-                    self.shared.limits.documents.room(under, &next, self.shared.clock.now())
-                });
+                let room = self.room_for(&name, &next);
                 if room > 0 {
                     self.shared.dispatch.let_go_after_a_while(&name, room);
                 }
@@ -433,7 +446,7 @@ impl Manager {
 }
 
 /// Returns the write of a limit's document as it is known, with the slots that it holds then.
-fn write_of(name: &LimitName, slots: &Slots) -> Option<(LimitName, Vec<Holder>, RecordWrite)> {
+pub(super) fn write_of(name: &LimitName, slots: &Slots) -> Option<(LimitName, Vec<Holder>, RecordWrite)> {
     let document = slots.document(name);
     let key = record_key(name);
     let write = match (&document, slots.version) {

@@ -55,6 +55,14 @@ impl KnownVersions {
         Some(Versioned { job: job.clone()?, version: *version })
     }
 
+    /// Returns the job in the later version that is known, if there is one: `None` in it for one that has ended.
+    #[expect(clippy::option_option, reason = "no later version, and a later one of which the job is not kept")]
+    pub(crate) fn later(&self, found: &Versioned) -> Option<Option<Arc<Job>>> {
+        let recent = self.recent.as_ref()?.lock();
+        let known = recent.get(&found.job.id)?;
+        known.version.is_later_than(found.version).then(|| known.job.clone())
+    }
+
     /// Returns whether a later version than this one is known.
     pub(crate) fn is_outdated(&self, found: &Versioned) -> bool {
         let Some(recent) = &self.recent else { return false };

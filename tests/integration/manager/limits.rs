@@ -10,7 +10,7 @@ use super::*;
 /// How long a claim that is held up waits for a job: longer than it takes to make the requests.
 const FIRST_WAITS: Duration = Duration::from_secs(25);
 
-fn keyed(key: &str, max: u32) -> NewJob {
+pub(super) fn keyed(key: &str, max: u32) -> NewJob {
     let concurrency = Some(Concurrency { key: ConcurrencyKey::new(key).expect("a key"), max });
     NewJob::of(JobSpec { conditions: Conditions { concurrency, ..Conditions::default() }.stored(), ..spec() })
 }

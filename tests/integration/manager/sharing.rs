@@ -1,7 +1,9 @@
 //! Managers on one Elasticsearch share the jobs of a queue.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 
+use futures::future::join_all;
 use tokio::time::Instant;
 
 use super::*;
@@ -11,6 +13,9 @@ use crate::store::elasticsearch::{connect, patient};
 
 /// How many jobs are submitted at a time: so many that two managers that share have some each.
 const JOBS: usize = 64;
+
+/// How many jobs of one key are submitted: each manager has about half of them.
+const KEYED: usize = 160;
 
 /// How long a worker waits for jobs, which are found at once if they are in the share of its manager.
 const SOON: Duration = Duration::from_secs(2);
@@ -179,4 +184,30 @@ async fn a_job_goes_to_the_manager_whose_worker_takes_its_kind_wherever_it_was_s
         by_second.extend(second.map(taken).expect("answered").into_iter().map(|job| job.job.id.clone()));
     }
     assert_eq!((by_first, by_second), (usual, rare));
+}
+
+/// Of one key, whose jobs run one at a time, while workers of both managers wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn managers_whose_jobs_wait_for_one_slot_take_turns_at_it() {
+    let server = servers::elasticsearch().await;
+    let pair = Pair::new(server.index_set().await, [server.url(); 2]).await;
+    pair.share().await;
+    for result in pair.managers[0].submit(&caller(), (0..KEYED).map(|_| keyed("db", 1)).collect()).await {
+        result.expect("the job is taken");
+    }
+    engines::refresh(&*pair.store).await;
+    let began = Mutex::new(Vec::new());
+    let works = [0, 1, 0, 1].map(async |manager| {
+        while began.lock().expect("no panic").len() < KEYED {
+            let ended = pair.work(manager, 1).await.len();
+            began.lock().expect("no panic").extend(vec![manager; ended]);
+        }
+    });
+    join_all(works).await;
+    let began = began.into_inner().expect("no panic");
+    // Once one has no jobs any more, all others are the other's.
+    let last = began.last().copied();
+    let until = began.iter().rposition(|manager| Some(*manager) != last).expect("both have run some");
+    let runs: Vec<usize> = began[..=until].chunk_by(|one, next| one == next).map(<[usize]>::len).collect();
+    assert!(runs.iter().all(|run| *run <= KEYED / 4), "{runs:?}");
 }

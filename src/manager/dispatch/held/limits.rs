@@ -86,7 +86,17 @@ impl Held {
 
     /// Returns whether jobs that a limit let go have not been claimed since.
     pub(in crate::manager::dispatch) fn has_let_go(&self, limit: &LimitName) -> bool {
-        self.rows_of(limit).iter().any(|by| self.by.get(by).is_some_and(|row| !row.let_go.is_empty()))
+        self.count_let_go(limit) > 0
+    }
+
+    /// Returns the number of jobs that a limit let go and that have not been claimed since.
+    pub(in crate::manager::dispatch) fn count_let_go(&self, limit: &LimitName) -> usize {
+        self.rows_of(limit).iter().filter_map(|by| self.by.get(by)).map(|row| row.let_go.len()).sum()
+    }
+
+    /// Returns whether somebody can take a job that a limit holds.
+    pub(in crate::manager::dispatch) fn has_suiting(&mut self, limit: &LimitName, open: &OpenQueues<'_>) -> bool {
+        self.rows_of(limit).iter().any(|by| self.first_suiting(by, open).is_some())
     }
 
     fn first_suiting(&mut self, by: &HeldBy, open: &OpenQueues<'_>) -> Option<Rank> {

@@ -39,6 +39,11 @@ fn of_priority(id: &str, priority: i64) -> Job {
     )
 }
 
+/// Returns a job as it is known that was written with this number.
+fn known(job: &Job, number: u64) -> Versioned {
+    Versioned { job: Arc::new(job.clone()), version: version(number) }
+}
+
 fn claimed(job: &Job) -> Option<Job> {
     let claim = Claim {
         worker_id: WorkerId::system("w"),
@@ -61,21 +66,21 @@ fn released(job: &Job) -> Option<Job> {
 #[test]
 fn a_slot_is_over_unless_its_job_runs_under_its_fence_or_may_come_to() {
     let waiting = job("a");
-    let holder = Holder::of_next_claim(&waiting, None);
+    let holder = Holder::of_next_claim(&known(&waiting, 1), None);
     assert_eq!(holder.evidence(Some(&waiting)), Evidence::MayBeClaimed);
     let running = claimed(&waiting).expect("claimed");
     assert_eq!(holder.evidence(Some(&running)), Evidence::Runs);
     let again = released(&running).expect("released");
     assert_eq!(holder.evidence(Some(&again)), Evidence::Over);
-    assert_eq!(Holder::of_next_claim(&again, None).evidence(Some(&running)), Evidence::Over);
+    assert_eq!(Holder::of_next_claim(&known(&again, 3), None).evidence(Some(&running)), Evidence::Over);
     assert_eq!(holder.evidence(None), Evidence::Over);
 }
 
 #[test]
 fn the_smallest_number_that_any_says_counts_unless_one_is_set() {
     let mut slots = Slots::default();
-    slots.take(&job("a"), Some(5));
-    slots.take(&job("b"), Some(3));
+    slots.take(&known(&job("a"), 1), Some(5));
+    slots.take(&known(&job("b"), 1), Some(3));
     assert_eq!(slots.room(&job("c"), None, Some(9)), 1);
     assert_eq!(slots.room(&job("c"), None, Some(2)), 0);
     assert_eq!(slots.room(&job("c"), Some(9), Some(2)), 7);
@@ -84,10 +89,10 @@ fn the_smallest_number_that_any_says_counts_unless_one_is_set() {
 }
 
 #[test]
-fn what_is_known_of_a_slot_is_kept_for_the_same_document_and_only_ends_for_a_later_one() {
+fn what_is_known_of_a_slot_is_kept_as_long_as_it_is_for_the_same_claim() {
     let mut slots = Slots::default();
     for id in ["a", "b", "c"] {
-        slots.take(&job(id), None);
+        slots.take(&known(&job(id), 1), None);
     }
     let document = slots.document(&limit()).expect("slots");
     slots.wrote(&document.holders, Some(version(1)));
@@ -100,24 +105,32 @@ fn what_is_known_of_a_slot_is_kept_for_the_same_document_and_only_ends_for_a_lat
     assert_eq!(slots.taken(), 2);
     slots.take_over(Some((document.clone(), version(1))));
     assert_eq!(slots.taken(), 2, "it is the same document");
-    slots.take_over(Some((document, version(2))));
-    let fates: Vec<Fate> = slots.slots.iter().map(|slot| slot.fate).collect();
-    assert_eq!(fates, [Fate::Runs, Fate::Unknown, Fate::Claiming]);
+    slots.take_over(Some((document.clone(), version(2))));
+    let fates = |slots: &Slots| slots.slots.iter().map(|slot| slot.fate).collect::<Vec<Fate>>();
+    assert_eq!(fates(&slots), [Fate::Runs, Fate::Gone, Fate::Claiming]);
     assert!(slots.is_claiming() && slots.slots[2].holder.job == c);
+    // The job was written again since, or removed and created again; or its slot does not say for which claim it is.
+    for over in [Some((1, 2)), None, None] {
+        assert!(slots.learn(&b, fence, Fate::Gone) || over.is_some());
+        let mut later = document.clone();
+        later.holders[1].over = over;
+        slots.take_over(Some((later, version(slots.version.map_or(0, |last| last.seq_no) + 1))));
+        assert_eq!(fates(&slots), [Fate::Runs, Fate::Unknown, Fate::Claiming]);
+    }
 }
 
 #[test]
 fn a_slot_says_the_priority_of_its_job_and_the_places_for_urgent_ones_are_not_the_others() {
     let urgent = |places| Urgent { places, min_priority: Priority::new(50).expect("a priority") };
     let mut slots = Slots::default();
-    slots.take(&of_priority("a", 49), None);
-    slots.take(&of_priority("b", 50), None);
-    slots.take(&job("c"), None);
+    slots.take(&known(&of_priority("a", 49), 1), None);
+    slots.take(&known(&of_priority("b", 50), 1), None);
+    slots.take(&known(&job("c"), 1), None);
     assert_eq!(slots.room_of_others(&job("d"), urgent(2), 3), 1);
     assert_eq!(slots.room_of_others(&job("c"), urgent(2), 3), 2, "its own slot is not in its way");
     let text = serde_json::to_string(&slots.document(&limit()).expect("slots")).expect("JSON");
-    assert!(text.contains(r#"{"job":"a","fence":1,"priority":49}"#), "{text}");
-    assert!(text.contains(r#"{"job":"c","fence":1}"#), "the usual one is not written: {text}");
+    assert!(text.contains(r#"{"job":"a","fence":1,"priority":49,"over":[1,1]}"#), "{text}");
+    assert!(text.contains(r#"{"job":"c","fence":1,"over":[1,1]}"#), "the usual one is not written: {text}");
     let document: SlotDocument = serde_json::from_str(&text).expect("a document");
     slots.take_over(Some((document, version(1))));
     assert_eq!(slots.room_of_others(&job("d"), urgent(1), 2), 0);
@@ -138,6 +151,8 @@ enum Step {
     Look(usize, usize),
     /// A job's run ends.
     End(usize),
+    /// A job that does not run is removed, and created again under the same id.
+    Renew(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -148,7 +163,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => of_manager.clone().prop_map(|(manager, job)| Step::Claim(manager, job)),
         1 => of_manager.clone().prop_map(|(manager, job)| Step::Forget(manager, job)),
         4 => of_manager.prop_map(|(manager, job)| Step::Look(manager, job)),
-        3 => job.prop_map(Step::End),
+        3 => job.clone().prop_map(Step::End),
+        1 => job.prop_map(Step::Renew),
     ];
     prop::collection::vec(step, 0..200)
 }
@@ -202,7 +218,7 @@ impl Known {
             self.slots.take_over(world.document.clone());
             return;
         }
-        self.slots.take(&job, None);
+        self.slots.take(&known(&job, seen), None);
         if self.slots.version != world.document.as_ref().map(|(_, version)| *version) {
             self.slots.take_over(world.document.clone());
             return;
@@ -220,7 +236,13 @@ impl Known {
         if is_written {
             world.write_job(number, claimed(&job).expect("it was available"));
         }
-        self.slots.settle(&job.id, job.fence.next(), if is_written { Fate::Runs } else { Fate::Unknown });
+        // A conflict shows the job as it is.
+        let later = Holder::of_next_claim(&known(&job, seen), None).evidence(Some(&world.jobs[number].0));
+        if !is_written && later != Evidence::Runs {
+            self.slots.refuse(&known(&job, seen));
+        }
+        let fate = if is_written || later == Evidence::Runs { Fate::Runs } else { Fate::Unknown };
+        self.slots.settle(&job.id, job.fence.next(), fate);
     }
 
     fn look(&mut self, world: &mut World, number: usize) {
@@ -272,6 +294,10 @@ proptest! {
                         world.write_job(number, job);
                     }
                 }
+                Step::Renew(number) if world.jobs[number].0.state == State::Available => {
+                    world.write_job(number, of_priority(&format!("j{number}"), priority(number)));
+                }
+                Step::Renew(_) => {}
             }
             prop_assert!(world.running() <= most as usize, "{} run after {step:?}", world.running());
             if let Some(urgent) = urgent {
