@@ -24,6 +24,12 @@ impl<K> Default for KeyTurns<K> {
 pub(super) struct Turns(#[expect(dead_code, reason = "they end when they are dropped")] Vec<OwnedMutexGuard<()>>);
 
 impl<K: Clone + Eq + Hash> KeyTurns<K> {
+    /// Returns by how many keys more are known than are forgotten with the next call.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.0.lock().len().saturating_sub(MANY_KEYS)
+    }
+
     /// Waits for the turn at these keys, which are in ascending order, so that no two calls wait for each other.
     pub(super) async fn turns<'a>(&self, keys: impl IntoIterator<Item = &'a K>) -> Turns
     where

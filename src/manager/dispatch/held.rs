@@ -284,6 +284,12 @@ impl Held {
         })
     }
 
+    /// Returns how many rows, limits and jobs are known.
+    #[cfg(test)]
+    pub(super) fn kept_by_key(&self) -> [usize; 3] {
+        [self.by.len(), self.queues.len(), self.places.len()]
+    }
+
     /// Adds the jobs that a search has found, all that there are unless it was cut off.
     pub(super) fn hold_again(&mut self, by: &HeldBy, found: Vec<Versioned>, is_cut_off: bool) {
         let Some(row) = self.by.get_mut(by) else { return };

@@ -251,6 +251,24 @@ impl Dispatch {
         board.held.hold_again(by, wanted, is_cut_off);
     }
 
+    /// Returns how much is kept in each collection that has an entry for a key or a job.
+    #[cfg(test)]
+    pub(in crate::manager) fn kept_by_key(&self) -> Vec<(&'static str, usize)> {
+        let board = self.shared.board.lock();
+        let in_lanes = |size: fn(&super::lane::Lane) -> usize| board.lanes.values().map(size).sum();
+        let [rows, queues, places] = board.held.kept_by_key();
+        vec![
+            ("rows of held jobs", rows),
+            ("queues of limits", queues),
+            ("places of held jobs", places),
+            ("jobs with claims", board.out.len()),
+            ("due jobs", in_lanes(|lane| lane.due.len())),
+            ("later jobs", in_lanes(|lane| lane.later.len())),
+            ("positions", in_lanes(|lane| lane.positions.len())),
+            ("jobs of others", in_lanes(|lane| lane.foreign.len())),
+        ]
+    }
+
     /// Drops what is known of lines in which nothing happens.
     pub(in crate::manager) fn forget_idle_lines(&self) {
         self.shared.board.lock().held.forget_idle_lines();

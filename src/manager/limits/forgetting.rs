@@ -86,3 +86,6 @@ impl Swept for SlotDocument {
         self.holders.iter().zip(jobs).all(is_over) && !self.bucket.is_some_and(is_needed)
     }
 }
+
+#[cfg(test)]
+mod tests;

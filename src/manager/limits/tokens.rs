@@ -26,6 +26,11 @@ impl Spent {
         self.0.lock().insert(name.clone(), 0);
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
     /// Takes note of a job that began under a limit.
     pub(super) fn began(&self, name: &LimitName) {
         if let Some(let_go) = self.0.lock().get_mut(name) {

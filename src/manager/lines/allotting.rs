@@ -20,7 +20,7 @@ use crate::store::{Record, RecordWrite, StoreError, Version, WriteError};
 const TRIES: usize = 64;
 
 /// How many lines are remembered at once, each with what was found out about its document.
-const MANY_LINES: usize = 10_000;
+pub(super) const MANY_LINES: usize = 10_000;
 
 /// How many jobs that were not created in time are barred at once.
 const AT_ONCE: usize = 64;

@@ -86,6 +86,18 @@ impl Lines {
         (lines, taken)
     }
 
+    /// Returns by how much more is kept in each collection that has an entry for a key than its bound.
+    #[cfg(test)]
+    pub(super) fn kept_by_key(&self) -> Vec<(&'static str, usize)> {
+        let beyond = |len: usize| len.saturating_sub(allotting::MANY_LINES);
+        vec![
+            ("turns at lines", self.turns.kept()),
+            ("settled lines", beyond(self.settled.lock().len())),
+            ("lines looked at", beyond(self.looked_at.lock().len())),
+            ("missing places", beyond(self.missed.lock().len())),
+        ]
+    }
+
     fn counter(&self, key: &OrderingKey) -> &AtomicU64 {
         &self.ended[self.hasher.hash_one(key) as usize % COUNTERS]
     }
