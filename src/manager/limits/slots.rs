@@ -170,7 +170,8 @@ impl Slots {
     /// same job under the same fence may have been taken meanwhile.
     pub(super) fn take_over(&mut self, document: Option<(SlotDocument, Version)>) {
         let (document, version) = document.map_or((None, None), |(document, version)| (Some(document), Some(version)));
-        if version.is_some() && version == self.version {
+        // Where there is none as before, what was counted since stands in no document yet.
+        if version == self.version {
             return;
         }
         let is_first = self.version.is_none();

@@ -120,6 +120,14 @@ fn what_is_known_of_a_slot_is_kept_as_long_as_it_is_for_the_same_claim() {
 }
 
 #[test]
+fn jobs_that_were_counted_stay_until_a_document_is_written() {
+    let mut slots = Slots::default();
+    slots.add_running([Holder::of_running(&job("a"))]);
+    slots.take_over(None);
+    assert_eq!(slots.taken(), 1);
+}
+
+#[test]
 fn a_slot_says_the_priority_of_its_job_and_the_places_for_urgent_ones_are_not_the_others() {
     let urgent = |places| Urgent { places, min_priority: Priority::new(50).expect("a priority") };
     let mut slots = Slots::default();
