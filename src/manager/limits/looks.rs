@@ -173,7 +173,7 @@ mod tests {
             let (now, next) = (Instant::now(), looks.next().expect("a look"));
             waits.push(next.duration_since(now).as_millis());
             tokio::time::sleep_until(next).await;
-            assert_eq!(looks.due(Instant::now()), [name.clone()]);
+            assert_eq!(looks.due(Instant::now()), std::slice::from_ref(&name));
             looks.saw(&name, Some(Seen { gone, version: None }), Instant::now());
         }
         assert_eq!(waits, [20, 40, 80, 160, 20, 20, 40, 80, 160]);
