@@ -21,8 +21,8 @@ pub use sort::{Direction, Sort, SortField, SortKey, SortValue};
 use self::kql::Expression;
 use crate::clock::Timestamp;
 use crate::job::{
-    Job, JobState, Kind, LimitName, OrderingKey, Owner, PartitionSet, QueueName, RequestId, Requirement, State,
-    WorkerId, words,
+    Job, JobState, Kind, LimitName, OrderingKey, Owner, PartitionSet, Priority, QueueName, RequestId, Requirement,
+    State, WorkerId, words,
 };
 
 /// A KQL query with the time that its `now` stands for: the same for all pages of a list.
@@ -84,6 +84,8 @@ pub struct Filter {
     pub not_in_line_of: Vec<OrderingKey>,
     /// Leaves out jobs that require one of these.
     pub not_requiring: Vec<Requirement>,
+    /// Selects jobs of a higher priority than this.
+    pub more_urgent_than: Option<Priority>,
     /// Leaves out the jobs of the system's own queues ([`QueueName::is_internal`]).
     pub without_system: bool,
 }
@@ -120,6 +122,7 @@ impl Filter {
             && !job.spec.ordering_key().is_some_and(|key| self.not_in_line_of.contains(key))
             && (self.not_requiring.is_empty()
                 || !job.spec.requires().iter().any(|required| self.not_requiring.contains(required)))
+            && self.more_urgent_than.is_none_or(|than| job.spec.priority > than)
             && (self.request_id.is_none() || lease.is_some_and(|lease| lease.request_id == self.request_id))
     }
 

@@ -103,6 +103,10 @@ impl Store for Measured {
         read("search", self.0.search(search)).await
     }
 
+    async fn search_each(&self, searches: &[Search]) -> Result<Vec<Vec<Versioned>>, StoreError> {
+        read("search", self.0.search_each(searches)).await
+    }
+
     async fn heads(&self, keys: &[OrderingKey]) -> Result<Vec<Option<Head>>, StoreError> {
         read("heads", self.0.heads(keys)).await
     }

@@ -248,8 +248,7 @@ pub trait Store: Send + Sync + 'static {
     /// written and others not.
     async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult>;
 
-    /// Reads jobs in real time: every acknowledged write is seen. Returns them in the order of `ids`; `None` where
-    /// there is no job.
+    /// Reads jobs in real time, so that every acknowledged write is seen, in the order of `ids`; `None` for no job.
     async fn get(&self, ids: &[JobId]) -> Result<Vec<Option<Versioned>>, StoreError>;
 
     /// Reads jobs as [`Store::get`] does. A job that cannot be read fails alone.
@@ -266,6 +265,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Finds jobs. The result may lag behind acknowledged writes, unless [`Store::has_realtime_search`].
     async fn search(&self, search: &Search) -> Result<Vec<Versioned>, StoreError>;
+
+    /// Finds the first page of each of these searches as [`Store::search`] does, with one call where the engine can.
+    async fn search_each(&self, searches: &[Search]) -> Result<Vec<Vec<Versioned>>, StoreError> {
+        futures::future::try_join_all(searches.iter().map(|search| self.search(search))).await
+    }
 
     /// Finds the head of each of these lines, in the order of `keys`; `None` where no job of the key waits or runs. The
     /// result may lag as [`Store::search`] may, and not behind a refresh of the jobs.

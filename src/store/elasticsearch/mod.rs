@@ -279,6 +279,11 @@ impl Store for ElasticsearchStore {
         self.heard(search::search(scope, indices, search, recent, unreadable).await)
     }
 
+    async fn search_each(&self, searches: &[Search]) -> Result<Vec<Vec<Versioned>>, StoreError> {
+        let Context { indices, recent, unreadable, .. } = &*self.context;
+        self.heard(search::search_each(self.jobs()?, indices, searches, recent, unreadable).await)
+    }
+
     async fn heads(&self, keys: &[OrderingKey]) -> Result<Vec<Option<Head>>, StoreError> {
         self.heard(heads::find(self.jobs()?, keys).await)
     }

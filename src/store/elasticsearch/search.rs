@@ -95,6 +95,7 @@ pub(super) fn query(filter: &Filter) -> Value {
             .map(|left_out| json!({ "bool": { "must_not": left_out } })),
         (!filter.not_requiring.is_empty())
             .then(|| json!({ "bool": { "must_not": { "terms": { "requires": filter.not_requiring } } } })),
+        filter.more_urgent_than.map(|than| json!({ "range": { "priority": { "gt": than.get() } } })),
         under(&filter.not_under).map(|left_out| json!({ "bool": { "must_not": left_out } })),
         // A condition that only live jobs satisfy requires a field that tombstones lack.
         (!filter.only_live()).then(|| json!({ "bool": { "must_not": { "exists": { "field": tombstone::FIELD } } } })),
@@ -382,17 +383,8 @@ pub(super) async fn search(
     while jobs.len() < search.limit {
         // The more could not be read so far, the more are asked for.
         let size = (search.limit - jobs.len() + passed_over).min(MAX_PAGE);
-        let mut body = page(&query(&search.filter), size);
-        body["sort"] = order(search.sort);
-        if let Some(after) = &after {
-            body["search_after"] = after.clone();
-        }
-        let read_page = |hits: &[RawDocument<'_>]| {
-            let Page { hits, last, found } = Page::of(hits, |hit| unreadable.job(hit, indices))?;
-            remember(recent, found.iter());
-            let found: Vec<Versioned> = found.into_iter().map(Present::into_versioned).collect();
-            Ok(Page { hits, last, found })
-        };
+        let body = page_of(search, size, after.as_ref());
+        let read_page = |hits: &[RawDocument<'_>]| jobs_of(hits, indices, recent, unreadable);
         let Page { hits, last, found } = scope.hits(&body, read_page).await?;
         passed_over += hits - found.len();
         jobs.extend(once_each(found));
@@ -404,6 +396,64 @@ pub(super) async fn search(
     }
     jobs.truncate(search.limit);
     Ok(jobs)
+}
+
+/// Returns the request body for a page of this size.
+fn page_of(search: &Search, size: usize, after: Option<&Value>) -> Value {
+    let mut body = page(&query(&search.filter), size);
+    body["sort"] = order(search.sort);
+    if let Some(after) = after {
+        body["search_after"] = after.clone();
+    }
+    body
+}
+
+/// Reads a page of jobs, and takes note of what shows that writes were made.
+fn jobs_of(
+    hits: &[RawDocument<'_>],
+    indices: &Indices,
+    recent: &RecentWrites,
+    unreadable: &Unreadable,
+) -> Result<Page<Versioned>, StoreError> {
+    let Page { hits, last, found } = Page::of(hits, |hit| unreadable.job(hit, indices))?;
+    remember(recent, found.iter());
+    let found: Vec<Versioned> = found.into_iter().map(Present::into_versioned).collect();
+    Ok(Page { hits, last, found })
+}
+
+/// Finds the first page of the jobs of each of these searches with one request.
+pub(super) async fn search_each(
+    scope: Scope<'_>,
+    indices: &Indices,
+    searches: &[Search],
+    recent: &RecentWrites,
+    unreadable: &Unreadable,
+) -> Result<Vec<Vec<Versioned>>, StoreError> {
+    #[derive(Deserialize)]
+    struct Replies<'a> {
+        #[serde(borrow)]
+        responses: Vec<SearchReply<'a>>,
+    }
+    let line = |search: &Search| {
+        let head = json!({
+            "index": index_for(&search.filter, indices), "allow_partial_search_results": false,
+            "expand_wildcards": "open,closed",
+        });
+        let after = search.after.as_ref().map(|after| search_after(search.sort, after));
+        format!("{head}\n{}\n", page_of(search, search.limit.min(MAX_PAGE), after.as_ref()))
+    };
+    let lines: String = searches.iter().map(line).collect();
+    let reply = scope.nodes.body(&Request::lines("_msearch".to_owned(), lines.into()), scope.deadline).await?;
+    let replies: Replies<'_> = serde_json::from_slice(&reply).map_err(|error| self::unreadable(&error))?;
+    if replies.responses.len() != searches.len() {
+        return Err(StoreError::Unavailable("a search of several was not answered as a whole".to_owned()));
+    }
+    let mut found = Vec::with_capacity(searches.len());
+    for reply in &replies.responses {
+        complete(&reply.shards, reply.timed_out)?;
+        found.push(once_each(jobs_of(&reply.hits.hits, indices, recent, unreadable)?.found).collect());
+    }
+    Ok(found)
 }
 
 /// Leaves out the copies of jobs that are on the page as live ones too.

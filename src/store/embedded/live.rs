@@ -19,7 +19,7 @@ use itertools::Itertools;
 use super::available::{self, QueueJobs, in_dispatch_order};
 use super::grouped::{ByKind, ByOwner, Index};
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, JobState, OrderingKey, QueueName, RequestId, State, WorkerId};
+use crate::job::{Job, JobId, JobState, OrderingKey, Priority, QueueName, RequestId, State, WorkerId};
 use crate::query::{Filter, Group, SortKey};
 use crate::store::{Head, Versioned};
 
@@ -201,7 +201,11 @@ impl Live {
             (Reverse(priority), (Timestamp::from_millis(run_at), key.id().clone()))
         });
         let until = filter.run_at_most.unwrap_or(Timestamp::MAX);
-        let queues = self.queues(filter).map(|queue| in_dispatch_order(queue, after.clone(), until));
+        let than = filter.more_urgent_than.map(Priority::get);
+        let is_wanted = move |priority: Reverse<i8>| than.is_none_or(|than| priority.0 > than);
+        let of_queue = |queue| in_dispatch_order(queue, after.clone(), until);
+        let queues =
+            self.queues(filter).map(|queue| of_queue(queue).take_while(move |((priority, _), _)| is_wanted(*priority)));
         queues.kmerge_by(|(one, _), (other, _)| one < other).map(|(_, head)| head)
     }
 

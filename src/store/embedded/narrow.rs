@@ -74,7 +74,7 @@ impl Narrowed {
         // The columns have no keys.
         let exact = exact && ids.is_none() && filter.under.is_empty() && filter.not_under.is_empty();
         let exact = exact && filter.in_line_of.is_empty() && filter.not_in_line_of.is_empty();
-        let exact = exact && filter.not_requiring.is_empty();
+        let exact = exact && filter.not_requiring.is_empty() && filter.more_urgent_than.is_none();
         let exact = exact && !filter.without_owner && filter.held.is_none();
         Some(Self { filter: narrowed, ids, id_like, spans, exact })
     }

@@ -116,6 +116,8 @@ fn ids(found: &[Versioned]) -> Vec<String> {
 async fn agree(engine: &impl Engine, jobs: &[Arc<Job>], search: &Search) {
     let found = find(engine, search).await;
     assert_eq!(ids(&found), expected(jobs, search), "{search:?}");
+    let each = engine.store().search_each(&[search.clone(), search.clone()]).await.expect("both are answered");
+    assert_eq!(each.iter().map(|found| ids(found)).collect::<Vec<_>>(), vec![expected(jobs, search); 2], "{search:?}");
 }
 
 async fn assorted_in(engine: &impl Engine) -> Vec<Arc<Job>> {
@@ -201,6 +203,11 @@ pub(crate) fn single_parts() -> Vec<Filter> {
         filters.push(Filter { under: limits(), ..Filter::default() });
         filters.push(Filter { not_under: limits(), ..Filter::default() });
     }
+    for than in [-100, 0, 99, 100] {
+        let more_urgent_than = Some(Priority::new(than).expect("a priority"));
+        filters.push(Filter { more_urgent_than, ..Filter::default() });
+        filters.push(Filter { more_urgent_than, states: vec![JobState::Available], ..Filter::default() });
+    }
     for key in ["account-7", "account-8", "account"] {
         let keys = || vec![OrderingKey::new(key).expect("a key"), OrderingKey::new("none").expect("a key")];
         filters.push(Filter { in_line_of: keys(), ..Filter::default() });
@@ -262,6 +269,7 @@ pub(crate) async fn parts_of_a_filter_together(engine: &impl Engine) {
         in_line_of: LINES.map(|key| ordered(key, 0).key).to_vec(),
         not_in_line_of: vec![ordered(LINES[0], 0).key],
         not_requiring: vec![REQUIRED[1].parse().expect("a requirement")],
+        more_urgent_than: Some(Priority::default()),
         without_system: true,
     };
     agree(engine, &jobs, &all(everything)).await;
