@@ -236,7 +236,8 @@ impl Hints {
         self.receivers.lock().know(others, self.own.as_deref().unwrap_or_default());
     }
 
-    fn keep(&self, jobs: &[(RecordName, Versioned)]) {
+    /// Keeps jobs to be told, each to the manager that is named with it.
+    pub(crate) fn keep(&self, jobs: &[(RecordName, Versioned)]) {
         if self.own.is_none() || jobs.is_empty() {
             return;
         }

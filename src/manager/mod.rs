@@ -215,7 +215,8 @@ impl Manager {
             noting,
             signing,
             slots,
-        ] = [(); 14].map(|()| manager.clone());
+            urgent,
+        ] = [(); 15].map(|()| manager.clone());
         let tasks = &manager.shared.tasks;
         tasks.spawn(async move { filling.keep_filled().await });
         tasks.spawn(async move { surveying.keep_surveyed(config.survey_interval).await });
@@ -223,6 +224,7 @@ impl Manager {
         tasks.spawn(async move { listing.keep_queues_known().await });
         tasks.spawn(async move { meeting.keep_members_known().await });
         tasks.spawn(async move { recalling.keep_recalled().await });
+        tasks.spawn(urgent.keep_urgent_known());
         tasks.spawn(limiting.keep_limits(slot_requests));
         tasks.spawn(unique.keep_unique_keys());
         tasks.spawn(ordering.keep_order(order_requests));

@@ -177,7 +177,11 @@ impl<Handed> Board<Handed> {
             let left = (is_left && candidate.job.run_at < now.plus(HORIZON)).then(|| candidate.clone());
             lane.add(candidate, now, capacity);
             return left;
-        } else if lane.wants_at_once(&candidate.job, now) && may_suit(lane, &self.waiters, &candidate.job) {
+        } else if lane.wants_at_once(&candidate.job, now)
+            && may_suit(lane, &self.waiters, &candidate.job)
+            // Without a slot for it here, it is held where it is told of.
+            && self.held.holder_of(&candidate.job).is_none()
+        {
             lane.add_foreign(candidate, now, capacity);
         } else if candidate.job.run_at < now.plus(HORIZON) {
             return Some(candidate);

@@ -87,14 +87,27 @@ impl Lane {
         }
     }
 
-    /// Returns the first due job; `None` while claims wait, since then they have no room for any of the due ones.
+    /// Returns the first due job of the own ones; `None` while claims wait, since then they have no room for any of the
+    /// due ones.
     pub(super) fn first_wanted(&self) -> Option<&Job> {
-        self.due.first_key_value().map(|(_, first)| &*first.job).filter(|_| self.waiting.is_empty())
+        let mut own = self.due.values().map(|due| &*due.job).filter(|job| !self.foreign.contains(&job.id));
+        own.next().filter(|_| self.waiting.is_empty())
     }
 
     /// Drops the jobs of others' partitions that were let in.
     pub(super) fn drop_foreign(&mut self) {
         for id in std::mem::take(&mut self.foreign) {
+            self.remove(&id);
+        }
+    }
+
+    /// Drops those of these partitions.
+    fn drop_foreign_in(&mut self, partitions: &PartitionSet) {
+        let is_there = |id: &JobId| self.held(id).is_some_and(|held| partitions.contains(held.job.partition()));
+        let dropped: Vec<JobId> =
+            self.foreign.iter().filter(|id| is_there(id) || self.held(id).is_none()).cloned().collect();
+        for id in dropped {
+            self.foreign.remove(&id);
             self.remove(&id);
         }
     }
@@ -150,7 +163,7 @@ impl Dispatch {
         let partitions = lane.shares.to_look_at(lane.looks_elsewhere);
         lane.looked_elsewhere = Some(now);
         lane.looks_elsewhere = lane.looks_elsewhere.wrapping_add(1);
-        lane.drop_foreign();
+        lane.looks_in = Some(partitions);
         Some(match lane.first_wanted().is_none() {
             true => {
                 let sort = Sort::By(SortField::RunAt, Direction::Descending);
@@ -214,6 +227,11 @@ impl Dispatch {
     pub(super) fn let_in(&self, queue: &QueueName, found: Vec<Versioned>, fresh: impl Fn(&Versioned) -> bool) {
         let now = self.shared.clock.now();
         let mut board = self.shared.board.lock();
+        // Not before: what is next would go meanwhile, however urgent these are.
+        let lane = board.lane(queue);
+        if let Some(partitions) = lane.looks_in.take() {
+            lane.drop_foreign_in(&partitions);
+        }
         for candidate in found.into_iter().filter(fresh) {
             if !board.out.contains(&candidate.job.id) && board.held.holder_of(&candidate.job).is_none() {
                 board.lane(queue).add_foreign(candidate, now, self.shared.config.capacity);

@@ -9,6 +9,7 @@ mod limits;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use super::since_look::SinceLook;
 use crate::clock::Timestamp;
 use crate::job::{Job, JobId, LimitName, OrderingKey, Priority, QueueName};
 use crate::query::{Sort, SortKey};
@@ -59,13 +60,17 @@ pub(super) struct Held {
     by: HashMap<HeldBy, Row>,
     /// The queues for which each limit has a row.
     queues: HashMap<LimitName, BTreeSet<QueueName>>,
+    /// The limits that have a row for each queue.
+    limits: HashMap<QueueName, BTreeSet<LimitName>>,
     /// Where each job is held.
     places: HashMap<JobId, (HeldBy, Rank)>,
+    /// The jobs of other managers' partitions that are held too, or were, since the last look that found them.
+    foreign: HashMap<JobId, HeldBy>,
 }
 
 /// The jobs that are held by one limit in one queue, or in one line.
 #[derive(Default)]
-struct Row {
+pub(super) struct Row {
     jobs: BTreeMap<Rank, Versioned>,
     /// Those that a limit let go and that have not been claimed since.
     let_go: HashSet<JobId>,
@@ -74,7 +79,9 @@ struct Row {
     /// Whether nothing has come first since the row was last looked at.
     is_idle: bool,
     /// Whether the store may have more jobs of the limit or line.
-    has_more: bool,
+    pub(super) has_more: bool,
+    /// What a limit let go since more urgent jobs were last looked for.
+    pub(super) since_look: SinceLook,
     /// The priority below which jobs are held, where the limit keeps its last places free for urgent ones.
     below: Option<Priority>,
     /// The rank up to which no job suits the offers of claims, and the generation of these.
@@ -121,6 +128,7 @@ impl Held {
             && !self.by.contains_key(by)
         {
             self.queues.entry(limit.clone()).or_default().insert(queue.clone());
+            self.limits.entry(queue.clone()).or_default().insert(limit.clone());
         }
         let rank = by.rank(&candidate.job);
         self.places.insert(candidate.job.id.clone(), (by.clone(), rank.clone()));
@@ -136,13 +144,6 @@ impl Held {
         }
     }
 
-    /// Holds a job if others are held by the same.
-    pub(super) fn hold_too(&mut self, by: &HeldBy, candidate: Versioned) {
-        if self.by.contains_key(by) {
-            self.hold(by, candidate);
-        }
-    }
-
     /// Drops a row with its jobs, and returns it.
     fn drop_row(&mut self, by: &HeldBy) -> Option<Row> {
         let row = self.by.remove(by)?;
@@ -155,6 +156,12 @@ impl Held {
             queues.remove(queue);
             if queues.is_empty() {
                 self.queues.remove(limit);
+            }
+            if let Some(limits) = self.limits.get_mut(queue) {
+                limits.remove(limit);
+                if limits.is_empty() {
+                    self.limits.remove(queue);
+                }
             }
         }
         Some(row)
@@ -238,6 +245,7 @@ impl Held {
     /// Drops all jobs, which are to be searched for again.
     pub(super) fn forget(&mut self) {
         self.places.clear();
+        self.foreign.clear();
         // The searches for queues find the jobs of lines again.
         self.by.retain(|by, _| matches!(by, HeldBy::Limit(..)));
         for row in self.by.values_mut() {

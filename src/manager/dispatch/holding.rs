@@ -1,14 +1,14 @@
 //! What the dispatch does with jobs that are held ([`super::held`]): it holds them, and lets them go when a limit has
 //! slots for them, or when they are first in their line. And with those of paused queues, which it holds back.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::board::Board;
 use super::held::{HeldBy, LimitSearch};
 use super::{Dispatch, Handed, Offer};
 use crate::clock::Timestamp;
-use crate::job::{Job, JobId, LimitName, OrderingKey, Priority, QueueName};
+use crate::job::{Job, JobId, LimitName, OrderingKey, Priority, QueueName, RecordName};
 use crate::query::Filter;
 use crate::store::{Head, Versioned};
 
@@ -22,8 +22,9 @@ impl Offer {
 /// Holds a candidate, unless it was removed meanwhile or is another manager's, which holds it there. Returns whether it
 /// is held here.
 fn hold_by(board: &mut Board<Handed>, by: &HeldBy, candidate: Versioned) -> bool {
-    let is_held =
-        board.out.remove(&candidate.job.id) && board.lane(&candidate.job.spec.queue).shares.has(&candidate.job);
+    let job = &candidate.job;
+    let is_own = board.lane(&job.spec.queue).shares.has(job);
+    let is_held = board.out.remove(&job.id) && (is_own || board.held.is_foreign(&job.id));
     if is_held {
         board.held.hold(by, candidate);
     }
@@ -74,13 +75,24 @@ impl Dispatch {
     }
 
     /// Holds a candidate for which a limit has no slot. The limit has none for jobs below a priority, or for any job if
-    /// that is `None`.
-    pub(in crate::manager) fn hold(&self, limit: &LimitName, candidate: Versioned, below: Option<Priority>) {
-        let by = HeldBy::Limit(limit.clone(), candidate.job.spec.queue.clone());
+    /// that is `None`. Returns a candidate that another manager is to hold, with that manager.
+    pub(in crate::manager) fn hold(
+        &self,
+        limit: &LimitName,
+        candidate: Versioned,
+        below: Option<Priority>,
+    ) -> Option<(RecordName, Versioned)> {
+        let queue = candidate.job.spec.queue.clone();
+        let by = HeldBy::Limit(limit.clone(), queue.clone());
         let mut board = self.shared.board.lock();
-        if hold_by(&mut board, &by, candidate) {
+        let is_out = board.out.contains(&candidate.job.id);
+        if hold_by(&mut board, &by, candidate.clone()) {
             board.held.is_full_below(limit, below);
+            return None;
         }
+        let (kind, partition) = (&candidate.job.spec.kind, candidate.job.partition());
+        let first = board.members.first_other(&queue, kind, partition).filter(|_| is_out)?.clone();
+        Some((first, candidate))
     }
 
     /// Holds a candidate that is not first in its line. `first` is the one that is, if that is known.
@@ -151,7 +163,12 @@ impl Dispatch {
     fn go_on(&self, board: &mut Board<Handed>, candidates: Vec<Versioned>, now: Timestamp) {
         let queues: HashSet<QueueName> = candidates.iter().map(|candidate| candidate.job.spec.queue.clone()).collect();
         for candidate in candidates {
-            board.add(candidate, now, &self.shared.config);
+            match board.lanes.get_mut(&candidate.job.spec.queue) {
+                Some(lane) if board.held.is_foreign(&candidate.job.id) => {
+                    lane.add(candidate, now, self.shared.config.capacity);
+                }
+                _ => drop(board.add(candidate, now, &self.shared.config)),
+            }
         }
         for queue in &queues {
             self.serve(board, queue, now);
@@ -175,23 +192,6 @@ impl Dispatch {
     /// here.
     pub(in crate::manager) fn held_in_lines(&self) -> Vec<(OrderingKey, Option<u64>)> {
         self.shared.board.lock().held.lines().map(|(key, first)| (key.clone(), first)).collect()
-    }
-
-    /// Returns the limits of which the store may have more jobs, which searches leave out, with the queues that
-    /// somebody takes such jobs from.
-    pub(in crate::manager) fn with_more(&self) -> BTreeMap<LimitName, Vec<QueueName>> {
-        let now = self.shared.clock.now();
-        let mut board = self.shared.board.lock();
-        let (held, open) = board.held_and_open(now);
-        let mut limits: BTreeMap<LimitName, Vec<QueueName>> = BTreeMap::new();
-        for by in held.with_more() {
-            if let HeldBy::Limit(limit, queue) = by
-                && open.offers(queue).is_some()
-            {
-                limits.entry(limit.clone()).or_default().push(queue.clone());
-            }
-        }
-        limits
     }
 
     /// Leaves out of a filter for jobs of a queue what is left to the store: the limits and lines of which it may have
@@ -222,17 +222,6 @@ impl Dispatch {
     /// Adds the jobs of a limit that a search has found, all that there are unless it was cut off.
     pub(in crate::manager) fn end_limit_search(&self, search: LimitSearch, found: Vec<Versioned>, is_cut_off: bool) {
         self.hold_again_by(&HeldBy::Limit(search.limit, search.queue), found, is_cut_off);
-    }
-
-    /// Adds urgent jobs of a limit that a search has found, in the queues of which it holds jobs.
-    pub(in crate::manager) fn hold_urgent(&self, limit: &LimitName, found: Vec<Versioned>) {
-        let mut board = self.shared.board.lock();
-        for hit in found {
-            if is_to_be_held(&mut board, &hit) {
-                let by = HeldBy::Limit(limit.clone(), hit.job.spec.queue.clone());
-                board.held.hold_too(&by, hit);
-            }
-        }
     }
 
     /// Returns the lines whose jobs have to be searched for.

@@ -16,9 +16,10 @@ use super::left_out::LeftOut;
 use super::offers::LaneOffers;
 use super::quiet::Shown;
 use super::shares::Shares;
+use super::since_look::SinceLook;
 use super::turns::{Rule, Turns};
 use crate::clock::{Clock, Timestamp};
-use crate::job::{Job, JobId, Kind, Partition};
+use crate::job::{Job, JobId, Kind, Partition, PartitionSet};
 use crate::query::{Sort, SortKey};
 use crate::store::Versioned;
 
@@ -95,9 +96,14 @@ pub(super) struct Lane {
     pub(super) shares: Shares,
     /// The jobs among the due ones that are of others' partitions, as the latest look for such jobs found them.
     pub(super) foreign: HashSet<JobId>,
+    /// The partitions in which such jobs are searched for now: those that are known go when others are found.
+    pub(super) looks_in: Option<PartitionSet>,
     /// When the store was last searched for jobs of others' partitions, and how often.
     pub(super) looked_elsewhere: Option<Timestamp>,
     pub(super) looks_elsewhere: u32,
+    /// When more urgent jobs of the queue were last looked for, and what was handed out since.
+    pub(super) urgent_looked_at: Option<Timestamp>,
+    pub(super) since_look: SinceLook,
     /// What overviews have shown of the queue.
     pub(super) shown: Shown,
     /// The partitions in which a claim met another manager's, and when.
@@ -217,6 +223,9 @@ impl Lane {
     /// Takes a job that was due off what is kept beside the due ones.
     fn leave_due(&mut self, job: &Job, key: &SortKey, is_handed_out: bool) {
         self.positions.remove(&job.id);
+        if is_handed_out {
+            self.since_look.note(job);
+        }
         if let Some(turns) = &mut self.turns {
             turns.remove(job, key, is_handed_out);
         }
@@ -265,7 +274,7 @@ impl Lane {
 
     /// Makes the lane one of which nothing is known, apart from the jobs that it holds.
     pub(super) fn unknown(&mut self) {
-        (self.looked_up_at, self.looked_elsewhere) = (None, None);
+        (self.looked_up_at, self.looked_elsewhere, self.urgent_looked_at) = (None, None, None);
         (self.resume, self.reached, self.frontier) = (None, None, None);
         if let Some(turns) = &mut self.turns {
             turns.unknown();

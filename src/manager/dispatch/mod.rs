@@ -30,9 +30,11 @@ mod refill;
 mod reserve;
 mod room;
 mod shares;
+mod since_look;
 mod taking_kinds;
 mod taking_turns;
 mod turns;
+mod urgent;
 mod waited_for;
 
 use std::collections::HashSet;

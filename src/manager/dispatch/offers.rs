@@ -106,6 +106,20 @@ impl LaneOffers {
         self.has_too_many(now) || self.lasting(now).any(|offered| offered.wish().suits(job, &offered.resources))
     }
 
+    /// Returns the kinds that claims of lately take; none if any takes all.
+    pub(super) fn kinds(&self, now: Timestamp) -> Vec<Kind> {
+        let mut kinds = Vec::new();
+        for offered in self.lasting(now) {
+            if offered.kinds.is_empty() {
+                return Vec::new();
+            }
+            kinds.extend_from_slice(&offered.kinds);
+        }
+        kinds.sort_unstable();
+        kinds.dedup();
+        if self.has_too_many(now) { Vec::new() } else { kinds }
+    }
+
     /// Returns whether no claim of lately meets a requirement.
     pub(super) fn meet_none(&self, requirement: &Requirement, now: Timestamp) -> bool {
         !self.has_too_many(now) && !self.lasting(now).any(|offered| requirement.is_met_by(&offered.labels))

@@ -91,21 +91,26 @@ impl Dispatch {
 
 impl Manager {
     /// Returns whether a claim can be given what it is to have next: the first search for each of its queues is over.
-    /// For one that goes by its queues, none must lack jobs.
+    /// None of them may lack more urgent jobs, and for one that goes by its queues, none at all.
     pub(crate) fn is_known_for(&self, wish: &Wish<'_>) -> bool {
         let dispatch = &self.shared.dispatch;
-        dispatch.were_searched(wish.queues) && (!wish.order.is_by_queue() || dispatch.stale(wish.queues).is_empty())
+        dispatch.were_searched(wish.queues)
+            && !dispatch.is_urgent_look_due(wish.queues)
+            && (!wish.order.is_by_queue() || dispatch.stale(wish.queues).is_empty())
     }
 
-    /// Waits for the first searches for `queues` that other claims make, and searches the store for those whose lanes
-    /// may lack due jobs. Without an answer a claim goes by what is known.
-    pub(crate) async fn know(&self, queues: &[QueueName]) {
-        for queue in self.shared.dispatch.first_searched_for(queues) {
+    /// Waits for the first searches for a claim's queues that other claims make, and searches the store for those whose
+    /// lanes may lack jobs that are to come first. Without an answer the claim goes by what is known.
+    pub(crate) async fn know(&self, wish: &Wish<'_>) {
+        for queue in self.shared.dispatch.first_searched_for(wish.queues) {
             drop(self.shared.dispatch.lookup_lock(queue).lock().await);
         }
-        if let Err(error) = self.refresh_candidates(queues, false).await {
+        if (wish.order.is_by_queue() || !self.shared.dispatch.were_searched(wish.queues))
+            && let Err(error) = self.refresh_candidates(wish.queues, false).await
+        {
             debug!(%error, "cannot search the queues of a claim; going by what is known of them");
         }
+        self.know_urgent(wish.queues).await;
     }
 
     /// Searches the store for those of `queues` whose lanes may lack due jobs, for a claim that waits or does not.
@@ -160,7 +165,7 @@ impl Manager {
 
     /// Reads the doubtful ones of these hits in real time, so that those which have moved on are known as outdated.
     /// Without an answer they are taken for what the search shows, which costs conflicts at the most.
-    async fn read_again(&self, queue: &QueueName, hits: &[Versioned]) {
+    pub(super) async fn read_again(&self, queue: &QueueName, hits: &[Versioned]) {
         let doubtful: Vec<JobId> = self.shared.dispatch.doubtful(queue, hits).into_iter().cloned().collect();
         if doubtful.is_empty() {
             return;

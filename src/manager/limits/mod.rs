@@ -203,7 +203,8 @@ impl Manager {
                     if wanted.under.iter().any(|under| under.name == name && under.rate.is_some()) {
                         self.shared.limits.spent.note(&name);
                     }
-                    self.shared.dispatch.hold(&name, wanted.candidate, below);
+                    let left = self.shared.dispatch.hold(&name, wanted.candidate, below);
+                    self.shared.hints.keep(left.as_slice());
                     // A slot may have come free between the decision and now.
                     if self.shared.limits.documents.gone(&name) > gone {
                         self.shared.dispatch.let_go(&name, 1);

@@ -57,18 +57,12 @@ const MOST_COUNTED: usize = 10_000;
 /// The most limits whose held jobs are searched for with one look.
 const SEARCHES_PER_LOOK: usize = 16;
 
-/// The time between two searches for urgent jobs of limits that hold only a part of theirs.
-const URGENT_EVERY: Duration = Duration::from_secs(1);
-
 impl Manager {
     /// Runs the task that takes slots, and looks at the limits that jobs wait for.
     pub(in crate::manager) async fn keep_limits(self, mut requests: mpsc::UnboundedReceiver<Request>) {
-        let [mut looks, mut urgent] = [LOOK_EVERY, URGENT_EVERY].map(|period| {
-            let mut ticks = interval_at(Instant::now() + period, period);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            ticks
-        });
-        let (mut waiting, mut searched) = (Vec::new(), None);
+        let mut looks = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut waiting = Vec::new();
         let mut next_token = None;
         let next_look = || self.shared.limits.looks.next();
         // Ends with the manager. What is due comes before requests, of which there may be no end.
@@ -84,7 +78,6 @@ impl Manager {
                 () = sleep_until(next_look().unwrap_or_else(Instant::now)), if next_look().is_some() => {
                     self.look_soon().await;
                 }
-                _ = urgent.tick() => searched = self.search_for_urgent(searched).await,
                 count = requests.recv_many(&mut waiting, usize::MAX) => {
                     if count == 0 {
                         return;

@@ -137,7 +137,7 @@ impl Manager {
         let wish = Wish::of(&claimant.request);
         if !self.is_known_for(&wish) {
             tokio::select! {
-                () = Box::pin(self.know(queues)) => {}
+                () = Box::pin(self.know(&wish)) => {}
                 () = sleep_until(deadline.max(Instant::now() + FIRST_SEARCH)) => {
                     let offer = dispatch.take(&wish).map(Handed::Offer);
                     let is_answer = offer.is_some() || dispatch.were_searched(queues);

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::{Held, HeldBy, LOW, Rank, Row};
 use crate::clock::Timestamp;
-use crate::job::{Job, LimitName, Priority, QueueName};
+use crate::job::{Job, JobId, LimitName, Priority, QueueName};
 use crate::manager::dispatch::offers::LaneOffers;
 use crate::manager::dispatch::open_queues::OpenQueues;
+use crate::manager::dispatch::since_look::SinceLook;
 use crate::store::Versioned;
 
 /// A search of the store for the due jobs of a limit in one queue.
@@ -36,7 +37,74 @@ impl Row {
     }
 }
 
+impl Row {
+    /// Returns the jobs that are held, in their order.
+    pub(in crate::manager::dispatch) fn held_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values().map(|held| &*held.job)
+    }
+
+    /// Returns how many jobs of a higher priority are held.
+    pub(in crate::manager::dispatch) fn above(&self, than: Priority) -> usize {
+        self.held_jobs().take_while(|job| job.spec.priority > than).count()
+    }
+}
+
 impl Held {
+    /// Returns the limits that have a row for a queue, with it.
+    pub(in crate::manager::dispatch) fn limits_in(
+        &self,
+        queue: &QueueName,
+    ) -> impl Iterator<Item = (&LimitName, &Row)> {
+        let limits = self.limits.get(queue).into_iter().flatten();
+        limits.filter_map(|limit| Some((limit, self.by.get(&HeldBy::Limit(limit.clone(), queue.clone()))?)))
+    }
+
+    /// Returns what a row let go since more urgent jobs were last looked for.
+    pub(in crate::manager::dispatch) fn since_look(&mut self, by: &HeldBy) -> Option<&mut SinceLook> {
+        self.by.get_mut(by).map(|row| &mut row.since_look)
+    }
+
+    /// Begins a look for what is more urgent than the jobs of a queue's rows that lack none.
+    pub(in crate::manager::dispatch) fn begin_look_in(&mut self, queue: &QueueName, now: Timestamp) {
+        for limit in self.limits.get(queue).into_iter().flatten() {
+            let row = self.by.get_mut(&HeldBy::Limit(limit.clone(), queue.clone()));
+            if let Some(row) = row.filter(|row| !row.has_more) {
+                row.since_look.begin(now);
+            }
+        }
+    }
+
+    /// Holds an urgent job of another manager's partition, until the next look.
+    pub(in crate::manager::dispatch) fn hold_foreign(&mut self, by: &HeldBy, candidate: Versioned) {
+        self.foreign.insert(candidate.job.id.clone(), by.clone());
+        self.hold(by, candidate);
+    }
+
+    /// Returns whether a job of another manager's partition may be held here.
+    pub(in crate::manager::dispatch) fn is_foreign(&self, id: &JobId) -> bool {
+        self.foreign.contains_key(id)
+    }
+
+    /// Drops the jobs of other managers' partitions that are held in a queue, of one limit if it is named, since a new
+    /// look shows which of them are still there.
+    /// Those that went on stay known as such.
+    pub(in crate::manager::dispatch) fn drop_foreign(
+        &mut self,
+        queue: &QueueName,
+        limit: Option<&LimitName>,
+        went_on: impl Fn(&JobId) -> bool,
+    ) {
+        let is_of_look = |by: &HeldBy| match by {
+            HeldBy::Limit(of, in_queue) => in_queue == queue && limit.is_none_or(|limit| limit == of),
+            HeldBy::Line(_) => false,
+        };
+        let dropped = self.foreign.extract_if(|id, by| is_of_look(by) && !went_on(id));
+        let dropped: Vec<JobId> = dropped.map(|(id, _)| id).collect();
+        for id in &dropped {
+            self.remove(id);
+        }
+    }
+
     fn rows_of(&self, limit: &LimitName) -> Vec<HeldBy> {
         let queues = self.queues.get(limit).into_iter().flatten();
         queues.map(|queue| HeldBy::Limit(limit.clone(), queue.clone())).collect()
@@ -74,6 +142,7 @@ impl Held {
             let Some(row) = self.by.get_mut(&by) else { continue };
             let Some(candidate) = row.jobs.remove(&rank) else { continue };
             row.let_go.insert(candidate.job.id.clone());
+            row.since_look.note(&candidate.job);
             if !row.is_needed() {
                 self.drop_row(&by);
             }
