@@ -105,7 +105,7 @@ impl Under {
 impl Known {
     /// Returns for how many more jobs there is room, if `job` is the next.
     fn room(&mut self, under: &Under, job: &Job, now: Timestamp) -> usize {
-        if under.paused_until.is_some_and(|until| now < until) {
+        if under.paused_until.is_some_and(|until| now < until) || self.leaves_to_others(job).is_some() {
             return 0;
         }
         let tokens = match under.rate {
@@ -117,7 +117,20 @@ impl Known {
         };
         let slots = if under.has_slots() { self.slots.room(job, under.limit, under.own) } else { usize::MAX };
         let room = tokens.min(slots).min(self.room_of_others(under, job));
-        if under.has_slots() { self.slots.turns.leave(room, Instant::now()) } else { room }
+        // Who was beaten by jobs that are less urgent leaves them no turn.
+        let leaves = under.has_slots() && !self.slots.marks.has_own();
+        if leaves { self.slots.turns.leave(room, Instant::now()) } else { room }
+    }
+
+    /// Returns the priority below which jobs of this one's queue leave the slots to another manager, if the job does.
+    fn leaves_to_others(&self, job: &Job) -> Option<Priority> {
+        self.slots.marks.refuse(job, Instant::now())
+    }
+
+    /// Returns whether the job, for which there is no room, waits for a slot, and not for a token or a time.
+    fn waits_for_a_slot(&self, under: &Under, job: &Job) -> bool {
+        let has_none = || self.slots.room(job, under.limit, under.own) == 0 || self.room_of_others(under, job) == 0;
+        under.has_slots() && has_none()
     }
 
     /// Returns for how many more jobs there is room beside the places that are kept free for urgent ones.
@@ -132,6 +145,9 @@ impl Known {
 
     /// Returns below which priority a limit has no room that has none for `job`; `None` if it has none for any job.
     fn full_below(&mut self, under: &Under, job: &Job, now: Timestamp) -> Option<Priority> {
+        if let Some(below) = self.leaves_to_others(job) {
+            return Some(below);
+        }
         let urgent = under.urgent?;
         let is_only_kept_free =
             self.room_of_others(under, job) == 0 && self.room(&Under { urgent: None, ..under.clone() }, job, now) > 0;
@@ -305,11 +321,27 @@ impl Documents {
                 let is_full = full_below.is_some_and(|below| below.is_none_or(|below| job.spec.priority < below));
                 !is_full && known.get_mut(&under.name).is_some_and(|known| known.room(under, job, now) > 0)
             };
-            if let Some(full) = wanted.under.iter().find(|under| !has_room(under)) {
-                let known = known.get_mut(&full.name);
-                let (gone, below) = known.map_or((0, None), |known| (known.gone, known.full_below(full, job, now)));
-                *verdict = Some(Verdict::Full(full.name.clone(), gone, below));
+            let mut without_room = wanted.under.iter().filter(|under| !has_room(under));
+            if let Some(full) = without_room.next() {
+                let is_only = without_room.next().is_none();
+                let Some(known) = known.get_mut(&full.name) else {
+                    *verdict = Some(Verdict::Full(full.name.clone(), 0, None));
+                    continue;
+                };
+                let below = known.full_below(full, job, now);
+                *verdict = Some(Verdict::Full(full.name.clone(), known.gone, below));
+                if known.leaves_to_others(job).is_some() {
+                    // Jobs of other queues have the slots.
+                    continue;
+                }
                 decided.full.insert(full.name.clone(), below);
+                if is_only
+                    && known.waits_for_a_slot(full, job)
+                    && let Some(lower) = known.slots.beaten_by(job)
+                    && known.slots.marks.set(self.own, job, lower, Instant::now())
+                {
+                    decided.changed.insert(full.name.clone());
+                }
                 continue;
             }
             for under in &wanted.under {
@@ -320,6 +352,23 @@ impl Documents {
             *verdict = Some(Verdict::Granted);
         }
         decided
+    }
+
+    /// Returns the limits that have a mark of this manager, at most this many: those first whose marks were written
+    /// longest ago.
+    pub(super) fn marked(&self, most: usize) -> Vec<LimitName> {
+        let known = self.known.lock();
+        let since = |(name, known): (&LimitName, &Known)| Some((known.slots.marks.own_since()?, name.clone()));
+        let mut marked: Vec<(Instant, LimitName)> = known.iter().filter_map(since).collect();
+        marked.sort_unstable();
+        marked.into_iter().take(most).map(|(_, name)| name).collect()
+    }
+
+    /// Renews this manager's mark for the job of a limit that waits, if one does, or takes it off. Returns whether the
+    /// document is to be written.
+    pub(super) fn renew_mark(&self, name: &LimitName, waiting: Option<&Job>) -> bool {
+        let mut known = self.known.lock();
+        known.get_mut(name).is_some_and(|known| known.slots.marks.renew(waiting, Instant::now()))
     }
 
     /// Returns slots of these limits that have to be looked at, about as many as `most`: those first that have not been

@@ -6,7 +6,8 @@
 //! and is given away by the write that takes the next. Jobs for which there is no slot are held by the dispatch
 //! meanwhile.
 //!
-//! A limit can keep places free for urgent jobs ([`urgent`]).
+//! A limit can keep places free for urgent jobs ([`urgent`]). A manager whose urgent jobs find all slots taken again by
+//! less urgent ones elsewhere has the others leave it some ([`waiting`]).
 //!
 //! Jobs that a rate holds go on at the moment of its next token ([`tokens`]).
 //!
@@ -25,6 +26,7 @@ mod slots;
 mod taking;
 mod tokens;
 mod urgent;
+mod waiting;
 
 use std::collections::HashSet;
 use std::time::Duration;

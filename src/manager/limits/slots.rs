@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::bucket::{Age, Bucket, Rate};
 use super::giving_way::Turns;
 use super::urgent::Urgent;
+use super::waiting::{Mark, Marks};
 use crate::clock::Timestamp;
 use crate::job::{Fence, Job, JobId, LimitName, Priority, State};
 use crate::store::{Place, Version, Versioned};
@@ -121,6 +122,9 @@ pub(super) struct SlotDocument {
     /// The managers that ask for a turn, by their numbers, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) asked_by: Vec<u32>,
+    /// The managers with urgent jobs that were beaten to a slot. An earlier version of the program drops them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) waiting: Vec<Mark>,
 }
 
 /// The slots of a limit, as they are in its document.
@@ -136,6 +140,8 @@ pub(super) struct Slots {
     filled_at: Option<Instant>,
     /// The turns of the managers.
     pub(super) turns: Turns,
+    /// Who waits for slots.
+    pub(super) marks: Marks,
 }
 
 impl Slots {
@@ -175,8 +181,9 @@ impl Slots {
             return;
         }
         let is_first = self.version.is_none();
-        let (holders, bucket, asked_by) =
-            document.map_or_else(Default::default, |read| (read.holders, read.bucket, read.asked_by));
+        let (holders, bucket, asked_by, waiting) =
+            document.map_or_else(Default::default, |read| (read.holders, read.bucket, read.asked_by, read.waiting));
+        self.marks.take_over(waiting, Instant::now());
         (self.bucket, self.filled_at) = (bucket, Some(Instant::now()));
         let known = std::mem::take(&mut self.slots);
         let mut have_others_begun = false;
@@ -217,6 +224,13 @@ impl Slots {
         let others = self.slots.iter().filter(|slot| slot.fate != Fate::Gone && !slot.holder.is(&job.id, fence));
         let taken = others.filter(|slot| !urgent.is(slot.holder.priority)).count();
         (most as usize).saturating_sub(taken)
+    }
+
+    /// Returns the lowest priority of the jobs of which nothing is known but that they got slots at another manager, if
+    /// it is lower than that of `job`.
+    pub(super) fn beaten_by(&self, job: &Job) -> Option<Priority> {
+        let new = self.slots.iter().filter(|slot| slot.fate == Fate::Unknown);
+        new.map(|slot| slot.holder.priority).min().filter(|lowest| *lowest < job.spec.priority)
     }
 
     /// Takes a slot for the next claim of a job, as it is known. The document has to be written before the claim.
@@ -282,8 +296,9 @@ impl Slots {
         let holders: Vec<Holder> = taken.map(|slot| slot.holder.clone()).collect();
         let bucket = self.bucket.filter(|bucket| self.rate.is_some_and(|rate| !bucket.is_full(rate)));
         let is_needed = !holders.is_empty() || bucket.is_some();
-        let asked_by = || self.turns.asked_by().to_vec();
-        is_needed.then(|| SlotDocument { limit: limit.clone(), holders, bucket, asked_by: asked_by() })
+        let (asked_by, waiting) = (|| self.turns.asked_by().to_vec(), || self.marks.to_write(Instant::now()));
+        let limit = limit.clone();
+        is_needed.then(|| SlotDocument { limit, holders, bucket, asked_by: asked_by(), waiting: waiting() })
     }
 
     /// Records that exactly these slots were written under this version. Slots that are gone since stay so: nobody else

@@ -222,7 +222,7 @@ impl Manager {
     }
 
     /// Writes documents, and takes back the verdicts that rest on those that could not be written.
-    async fn write_slots(&self, open: &mut [Open], changed: HashSet<LimitName>) {
+    pub(super) async fn write_slots(&self, open: &mut [Open], changed: HashSet<LimitName>) {
         if changed.is_empty() {
             return;
         }
@@ -381,6 +381,7 @@ impl Manager {
                 }
             }
         }
+        self.keep_marks().await;
         self.search_for_held().await;
         self.forget_unused().await;
     }
