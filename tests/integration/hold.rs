@@ -23,4 +23,5 @@ mod sharing;
 mod site;
 mod stale;
 mod strangers;
+mod urgency;
 mod ways;

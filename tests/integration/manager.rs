@@ -260,6 +260,8 @@ cases! {
     a_limit_that_is_set_counts_what_runs_and_wins_over_the_jobs,
     urgent_jobs_have_the_places_that_are_kept_free_for_them,
     an_urgent_job_is_found_behind_more_held_jobs_than_are_kept,
+    an_urgent_job_that_is_due_later_begins_before_those_that_wait,
+    an_urgent_job_that_is_due_later_begins_before_those_that_a_limit_holds,
     jobs_that_ran_before_places_were_kept_free_count_by_their_priority,
     a_slot_whose_claim_never_came_is_given_away_and_the_claim_is_refused,
     a_released_job_leaves_its_slot,

@@ -211,7 +211,7 @@ impl Course {
 }
 
 /// Returns when a job went to a state.
-fn times_of(job: &Value, to: &str) -> Vec<i64> {
+pub(super) fn times_of(job: &Value, to: &str) -> Vec<i64> {
     let entries = job["history"].as_array().expect("a history").iter().filter(|entry| entry["to"] == to);
     entries.map(|entry| millis(&entry["at"])).collect()
 }

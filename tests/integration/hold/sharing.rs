@@ -15,7 +15,7 @@ use crate::machine;
 use crate::program::{Engine, Server};
 
 const MANAGERS: usize = 4;
-const OPTIONS: [&str; 6] = [
+pub(super) const OPTIONS: [&str; 6] = [
     "--advertise",
     "http://127.0.0.1:0",
     "--cluster-secret",
@@ -38,7 +38,7 @@ const BEFORE_URGENT: usize = 50;
 
 /// How long managers are given to learn where workers are, and that they have moved: more than they take, which is up
 /// to 17 s for a move.
-const LEARNT: Duration = Duration::from_secs(10);
+pub(super) const LEARNT: Duration = Duration::from_secs(10);
 const MOVED: Duration = Duration::from_secs(25);
 
 /// How many jobs are submitted while managers come and go, and how often.

@@ -336,6 +336,37 @@ pub(super) async fn an_urgent_job_is_found_behind_more_held_jobs_than_are_kept(s
     assert!(is_urgent(&site.claim_until(1).await[0]));
 }
 
+/// Submits so many jobs, and an urgent one that is due later than candidates are looked for ahead. Begins one of the
+/// others, and returns it once the urgent one is due.
+async fn begin_before_an_urgent_one_is_due(site: &Site, others: usize) -> Versioned {
+    let later = Duration::from_secs(600);
+    let due_later = NewJob { run_at: Some(site.clock.now().plus(later)), ..urgent() };
+    site.submit_all((0..others).map(|_| new_job()).chain([due_later]).collect()).await;
+    let mut begun = site.claim_until(1).await;
+    assert!(site.claim(claim(1)).await.iter().all(|claimed| !is_urgent(claimed)));
+    site.clock.advance(later);
+    begun.pop().expect("it has begun")
+}
+
+pub(super) async fn an_urgent_job_that_is_due_later_begins_before_those_that_wait(site: Site) {
+    begin_before_an_urgent_one_is_due(&site, 300).await;
+    assert!(is_urgent(&site.claim_until(1).await[0]));
+}
+
+pub(super) async fn an_urgent_job_that_is_due_later_begins_before_those_that_a_limit_holds(site: Site) {
+    site.manager.set_limit(&caller(), &limit("queue:q"), at_most(1)).await.expect("set");
+    let begun = begin_before_an_urgent_one_is_due(&site, 2_500).await;
+    // The claim holds what it cannot have, which is not all that there is.
+    let held = tokio::spawn({
+        let manager = site.manager.clone();
+        async move { manager.claim(ClaimRequest { wait: PATIENCE, ..claim(1) }).await }
+    });
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    site.complete(&begun).await;
+    let next = taken(held.await.expect("no panic").expect("the claim is answered"));
+    assert!(next.iter().all(is_urgent), "{next:?}");
+}
+
 pub(super) async fn jobs_that_ran_before_places_were_kept_free_count_by_their_priority(site: Site) {
     site.submit_all((0..3).map(|_| new_job()).chain([urgent()]).collect()).await;
     let running = site.claim_until(3).await;
