@@ -102,11 +102,13 @@ pub(super) struct Slot {
     pub(super) missed_since: Option<Instant>,
     /// Whether this manager took it: when its job ends here, that is known without a look.
     pub(super) is_own: bool,
+    /// Whether it was counted for a job that runs without a slot, and no document has listed it yet.
+    is_counted: bool,
 }
 
 impl Slot {
     fn new(holder: Holder, fate: Fate) -> Self {
-        Self { holder, fate, missed_since: None, is_own: false }
+        Self { holder, fate, missed_since: None, is_own: false, is_counted: false }
     }
 }
 
@@ -173,7 +175,8 @@ impl Slots {
 
     /// Takes over a document that was read, or that there is none. What was known of slots that are still there stays
     /// known; that they are gone only where they say the claim that they are for, since a slot for another claim of the
-    /// same job under the same fence may have been taken meanwhile.
+    /// same job under the same fence may have been taken meanwhile. Of such a slot nothing is known but that its job
+    /// runs. Slots that were counted stay until a document has listed them: its writer may not have counted them.
     pub(super) fn take_over(&mut self, document: Option<(SlotDocument, Version)>) {
         let (document, version) = document.map_or((None, None), |(document, version)| (Some(document), Some(version)));
         // Where there is none as before, what was counted since stands in no document yet.
@@ -190,12 +193,24 @@ impl Slots {
         let of_known = |holder: Holder| {
             let same = known.iter().find(|slot| slot.holder.is(&holder.job, holder.fence));
             have_others_begun |= same.is_none() && !is_first;
-            let is_same_claim = same.is_some_and(|slot| slot.holder == holder && holder.over.is_some());
-            let fate = same.map(|slot| slot.fate).filter(|fate| *fate != Fate::Gone || is_same_claim);
-            let (missed_since, is_own) = same.map_or((None, false), |slot| (slot.missed_since, slot.is_own));
-            Slot { holder, fate: fate.unwrap_or(Fate::Unknown), missed_since, is_own }
+            let same_claim = same.filter(|slot| slot.holder == holder);
+            let is_still = |fate: &Fate| match fate {
+                Fate::Gone => same_claim.is_some() && holder.over.is_some(),
+                Fate::Claiming => same_claim.is_some(),
+                Fate::Runs | Fate::Unknown => true,
+            };
+            let fate = same.map(|slot| slot.fate).filter(is_still).unwrap_or(Fate::Unknown);
+            let (missed_since, is_own) = same_claim.map_or((None, false), |slot| (slot.missed_since, slot.is_own));
+            Slot { missed_since, is_own, ..Slot::new(holder, fate) }
         };
-        self.slots = holders.into_iter().map(of_known).collect();
+        let mut slots: Vec<Slot> = holders.into_iter().map(of_known).collect();
+        let listed = slots.len();
+        for counted in known.into_iter().filter(|slot| slot.is_counted && slot.fate != Fate::Gone) {
+            if !slots[..listed].iter().any(|slot| slot.holder.is(&counted.holder.job, counted.holder.fence)) {
+                slots.push(counted);
+            }
+        }
+        self.slots = slots;
         self.turns.read(asked_by, have_others_begun);
         self.version = version;
     }
@@ -284,7 +299,7 @@ impl Slots {
         let before = self.slots.len();
         for holder in running {
             if !self.slots.iter().any(|slot| slot.holder.is(&holder.job, holder.fence)) {
-                self.slots.push(Slot::new(holder, Fate::Runs));
+                self.slots.push(Slot { is_counted: true, ..Slot::new(holder, Fate::Runs) });
             }
         }
         self.slots.len() > before
@@ -305,6 +320,7 @@ impl Slots {
     /// has taken them up.
     pub(super) fn wrote(&mut self, holders: &[Holder], version: Option<Version>) {
         self.slots.retain(|slot| holders.contains(&slot.holder));
+        self.slots.iter_mut().for_each(|slot| slot.is_counted = false);
         self.version = version;
         if self.is_claiming() {
             self.turns.has_taken();

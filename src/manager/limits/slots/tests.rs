@@ -120,11 +120,40 @@ fn what_is_known_of_a_slot_is_kept_as_long_as_it_is_for_the_same_claim() {
 }
 
 #[test]
-fn jobs_that_were_counted_stay_until_a_document_is_written() {
+fn of_a_slot_for_another_claim_under_the_same_fence_nothing_of_the_first_one_is_kept() {
     let mut slots = Slots::default();
-    slots.add_running([Holder::of_running(&job("a"))]);
+    slots.take(&known(&job("a"), 1), None);
+    let mut document = slots.document(&limit()).expect("slots");
+    slots.wrote(&document.holders, Some(version(1)));
+    let (first, now) = (document.holders[0].clone(), Instant::now());
+    slots.missed_since(&first, now);
+    document.holders[0].over = Some((1, 2));
+    slots.take_over(Some((document, version(2))));
+    let Slot { fate, missed_since, is_own, .. } = &slots.slots[0];
+    assert_eq!((*fate, *missed_since, *is_own), (Fate::Unknown, None, false));
+}
+
+#[test]
+fn jobs_that_were_counted_stay_until_a_document_lists_them_or_they_are_over() {
+    let mut slots = Slots::default();
+    let others = || {
+        let mut others = Slots::default();
+        others.take(&known(&job("b"), 1), None);
+        others.document(&limit()).expect("slots")
+    };
+    slots.add_running(["a", "c"].map(|id| Holder::of_running(&job(id))));
     slots.take_over(None);
-    assert_eq!(slots.taken(), 1);
+    assert_eq!(slots.taken(), 2);
+    for number in [1, 2] {
+        slots.take_over(Some((others(), version(number))));
+        assert_eq!(slots.taken(), 3, "another manager has not counted them");
+    }
+    assert!(slots.learn(&job("c").id, job("c").fence, Fate::Gone));
+    let document = slots.document(&limit()).expect("slots");
+    assert_eq!(document.holders.len(), 2);
+    slots.wrote(&document.holders, Some(version(3)));
+    slots.take_over(Some((others(), version(4))));
+    assert_eq!(slots.taken(), 1, "it was taken off a document that listed it, so it is over");
 }
 
 #[test]
