@@ -338,7 +338,7 @@ impl Documents {
                 if is_only
                     && known.waits_for_a_slot(full, job)
                     && let Some(lower) = known.slots.beaten_by(job)
-                    && known.slots.marks.set(self.own, job, lower, Instant::now())
+                    && known.slots.marks.set(job, lower, Instant::now())
                 {
                     decided.changed.insert(full.name.clone());
                 }
@@ -354,12 +354,12 @@ impl Documents {
         decided
     }
 
-    /// Returns the limits that have a mark of this manager, at most this many: those first whose marks were written
-    /// longest ago.
+    /// Returns the limits that have a mark of this manager, or are to have one, at most this many: those first whose
+    /// marks are to be written or taken off, then those whose were written longest ago.
     pub(super) fn marked(&self, most: usize) -> Vec<LimitName> {
         let known = self.known.lock();
         let since = |(name, known): (&LimitName, &Known)| Some((known.slots.marks.own_since()?, name.clone()));
-        let mut marked: Vec<(Instant, LimitName)> = known.iter().filter_map(since).collect();
+        let mut marked: Vec<(Option<Instant>, LimitName)> = known.iter().filter_map(since).collect();
         marked.sort_unstable();
         marked.into_iter().take(most).map(|(_, name)| name).collect()
     }

@@ -149,7 +149,7 @@ pub(super) struct Slots {
 impl Slots {
     /// Returns the slots of a document that the manager of this number has not read.
     pub(super) fn unread(own: u32) -> Self {
-        Self { turns: Turns::of(own), ..Self::default() }
+        Self { turns: Turns::of(own), marks: Marks::of(own), ..Self::default() }
     }
 
     /// Fills the bucket of a rate with the time that has passed, and returns how many jobs may begin.
@@ -316,12 +316,16 @@ impl Slots {
         is_needed.then(|| SlotDocument { limit, holders, bucket, asked_by: asked_by(), waiting: waiting() })
     }
 
-    /// Records that exactly these slots were written under this version. Slots that are gone since stay so: nobody else
-    /// has taken them up.
+    /// Records that exactly these slots were written under this version, and the marks as they still are. Slots that are
+    /// gone since stay so: nobody else has taken them up.
     pub(super) fn wrote(&mut self, holders: &[Holder], version: Option<Version>) {
         self.slots.retain(|slot| holders.contains(&slot.holder));
         self.slots.iter_mut().for_each(|slot| slot.is_counted = false);
         self.version = version;
+        match version {
+            Some(_) => self.marks.wrote(Instant::now()),
+            None => self.marks.take_over(Vec::new(), Instant::now()),
+        }
         if self.is_claiming() {
             self.turns.has_taken();
         }
