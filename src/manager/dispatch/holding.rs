@@ -118,10 +118,15 @@ impl Dispatch {
 
     /// Lets jobs go on as [`Dispatch::let_go`] does, until so many have been let go that have not been claimed.
     pub(in crate::manager) fn let_go_up_to(&self, limit: &LimitName, room: usize) {
-        let let_go = self.shared.board.lock().held.count_let_go(limit);
+        let let_go = self.count_let_go(limit);
         if room > let_go {
             self.let_go(limit, room - let_go);
         }
+    }
+
+    /// Returns the number of jobs that a limit let go and that have not been claimed since.
+    pub(in crate::manager) fn count_let_go(&self, limit: &LimitName) -> usize {
+        self.shared.board.lock().held.count_let_go(limit)
     }
 
     /// Returns whether somebody can take a job that a limit holds.

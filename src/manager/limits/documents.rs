@@ -57,6 +57,8 @@ pub(super) struct Known {
     pub(super) gone: u64,
     /// When slots were last looked at.
     pub(super) looked_at: Option<Instant>,
+    /// When the document was last read for a look.
+    pub(super) read_at: Option<Instant>,
     /// When a slot was last asked for.
     pub(super) asked_at: Instant,
     /// Since when the jobs are known that run without slots, since the limit was set later; and when it was set.
@@ -88,6 +90,7 @@ impl Known {
             slots: Slots::unread(own),
             gone: 0,
             looked_at: None,
+            read_at: None,
             asked_at: Instant::now(),
             counted: None,
             counted_at: None,
@@ -255,19 +258,6 @@ impl Documents {
         self.lock().get(name).map(|known| Seen { gone: known.gone, version: known.slots.version })
     }
 
-    /// Returns those of these limits of which slots are known to be gone, since others may have taken them; each with
-    /// what is known of it, and whether slots are left to others.
-    pub(super) fn with_gone<'a>(&self, names: impl Iterator<Item = &'a LimitName>) -> Vec<(LimitName, Seen, bool)> {
-        let known = self.lock();
-        let with_gone = |name: &LimitName| {
-            let Known { slots, gone, .. } = known.get(name)?;
-            let seen = Seen { gone: *gone, version: slots.version };
-            let has_gone = slots.slots.iter().any(|slot| slot.fate == Fate::Gone);
-            has_gone.then(|| (name.clone(), seen, slots.turns.are_left()))
-        };
-        names.filter_map(with_gone).collect()
-    }
-
     /// Records that a job is held for want of a slot of this limit.
     pub(super) fn waits(&self, name: &LimitName) {
         if let Some(known) = self.lock().get_mut(name) {
@@ -354,25 +344,9 @@ impl Documents {
         decided
     }
 
-    /// Returns the limits that have a mark of this manager, or are to have one, at most this many: those first whose
-    /// marks are to be written or taken off, then those whose were written longest ago.
-    pub(super) fn marked(&self, most: usize) -> Vec<LimitName> {
-        let known = self.known.lock();
-        let since = |(name, known): (&LimitName, &Known)| Some((known.slots.marks.own_since()?, name.clone()));
-        let mut marked: Vec<(Option<Instant>, LimitName)> = known.iter().filter_map(since).collect();
-        marked.sort_unstable();
-        marked.into_iter().take(most).map(|(_, name)| name).collect()
-    }
-
-    /// Renews this manager's mark for the job of a limit that waits, if one does, or takes it off. Returns whether the
-    /// document is to be written.
-    pub(super) fn renew_mark(&self, name: &LimitName, waiting: Option<&Job>) -> bool {
-        let mut known = self.known.lock();
-        known.get_mut(name).is_some_and(|known| known.slots.marks.renew(waiting, Instant::now()))
-    }
-
     /// Returns slots of these limits that have to be looked at, about as many as `most`: those first that have not been
-    /// looked at for longest. On a store of one's own, what runs is known.
+    /// looked at for longest. Of those of others alone, these are no more, in the order of the limits and the slots. On a
+    /// store of one's own, what runs is known.
     pub(super) fn doubtful<'a>(
         &self,
         names: impl Iterator<Item = &'a LimitName>,
@@ -382,7 +356,9 @@ impl Documents {
     ) -> Vec<(LimitName, Holder)> {
         let mut known = self.lock();
         let mut names: Vec<&LimitName> = names.filter(|name| known.contains_key(*name)).collect();
-        names.sort_by_key(|name| known.get(*name).and_then(|known| known.looked_at));
+        if sight == Sight::Due {
+            names.sort_by_key(|name| known.get(*name).and_then(|known| known.looked_at));
+        }
         let mut doubtful = Vec::new();
         for name in names {
             if doubtful.len() >= most {
@@ -407,6 +383,9 @@ impl Documents {
             if doubtful.len() > before && sight == Sight::Due {
                 known.looked_at = Some(Instant::now());
             }
+        }
+        if sight == Sight::OfOthers {
+            doubtful.truncate(most);
         }
         doubtful
     }

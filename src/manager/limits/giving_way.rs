@@ -96,11 +96,16 @@ impl Turns {
         (self.waits_since, self.have_others_begun) = (None, false);
     }
 
-    /// Asks for a turn, if it is time to. Returns whether it asks since now.
-    pub(super) fn asks(&mut self, now: Instant) -> bool {
+    /// Returns whether it is time to ask for a turn, and the manager has not asked.
+    pub(super) fn may_ask(&self, now: Instant) -> bool {
         let has_waited = self.waits_since.is_some_and(|since| now.duration_since(since) >= ASKS_AFTER);
         let is_due = has_waited && self.have_others_begun && self.asked_by.len() < MOST;
-        let asks = is_due && !self.asked_by.contains(&self.own);
+        is_due && !self.asked_by.contains(&self.own)
+    }
+
+    /// Asks for a turn, if it is time to. Returns whether it asks since now.
+    pub(super) fn asks(&mut self, now: Instant) -> bool {
+        let asks = self.may_ask(now);
         if asks {
             self.asked_by.push(self.own);
         }

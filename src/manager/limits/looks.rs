@@ -12,8 +12,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::documents::{Seen, Sight};
-use super::taking::{READS_PER_LOOK, write_of};
+use super::documents::{Documents, Known, Seen, Sight};
+use super::slots::Fate;
 use crate::job::{Job, LimitName};
 use crate::manager::Manager;
 
@@ -26,9 +26,22 @@ const LONGEST: Duration = Duration::from_millis(250);
 /// The most limits that are looked at so.
 const MOST: usize = 64;
 
+/// How many times as long as a look has taken passes until the next one.
+const REST: u32 = 10;
+
+/// The most jobs that one look reads which comes soon: those of the slots that were taken first.
+const READS_PER_SOON_LOOK: usize = 300;
+
+/// The most documents that one look reads, and the most that it writes.
+const DOCUMENTS_PER_LOOK: usize = 200;
+
 /// The limits that are to be looked at soon.
 #[derive(Default)]
-pub(super) struct Looks(Mutex<BTreeMap<LimitName, Look>>);
+pub(super) struct Looks {
+    limits: Mutex<BTreeMap<LimitName, Look>>,
+    /// Until when there is no look, since one has taken long.
+    rest_until: Mutex<Option<Instant>>,
+}
 
 /// The next look at a limit.
 struct Look {
@@ -42,7 +55,7 @@ struct Look {
 impl Looks {
     /// Takes note of a limit that holds a job since now.
     pub(super) fn note(&self, name: &LimitName, now: Instant) {
-        let mut looks = self.0.lock();
+        let mut looks = self.limits.lock();
         if looks.len() < MOST && !looks.contains_key(name) {
             looks.insert(name.clone(), Look { at: now + SHORTEST, after: SHORTEST, seen: None });
         }
@@ -50,17 +63,27 @@ impl Looks {
 
     /// Returns when the next look is to be; `None` if none is.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.0.lock().values().map(|look| look.at).min()
+        let next = self.limits.lock().values().map(|look| look.at).min()?;
+        Some(self.rest_until.lock().map_or(next, |rested| next.max(rested)))
     }
 
-    /// Returns the limits that are to be looked at now.
+    /// Returns the limits that are to be looked at now: those first whose look was due first.
     pub(super) fn due(&self, now: Instant) -> Vec<LimitName> {
-        self.0.lock().iter().filter(|(_, look)| look.at <= now).map(|(name, _)| name.clone()).collect()
+        let limits = self.limits.lock();
+        let mut due: Vec<(Instant, &LimitName)> = limits.iter().map(|(name, look)| (look.at, name)).collect();
+        due.retain(|(at, _)| *at <= now);
+        due.sort_unstable();
+        due.into_iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Has no look begin for a time in proportion to one that began at this time, and has ended now.
+    pub(super) fn rest(&self, begun: Instant, now: Instant) {
+        *self.rest_until.lock() = Some(now + now.duration_since(begun) * REST);
     }
 
     /// Records what was seen of a limit; `None` where nobody can take what it holds.
     pub(super) fn saw(&self, name: &LimitName, seen: Option<Seen>, now: Instant) {
-        let mut looks = self.0.lock();
+        let mut looks = self.limits.lock();
         let Some(look) = looks.get_mut(name) else { return };
         let is_changed = look.seen.is_some() && seen.is_some() && look.seen != seen;
         look.after = if is_changed { SHORTEST } else { look.after * 2 };
@@ -72,7 +95,49 @@ impl Looks {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.0.lock().len()
+        self.limits.lock().len()
+    }
+}
+
+impl Documents {
+    /// Returns those of these limits of which slots are known to be gone, since others may have taken them; each with
+    /// what is known of it, and whether slots are left to others. Those come first that were read longest ago.
+    fn with_gone(&self, names: &[LimitName]) -> Vec<(LimitName, Seen, bool)> {
+        let known = self.lock();
+        let with_gone = |name: &LimitName| {
+            let Known { slots, gone, read_at, .. } = known.get(name)?;
+            let seen = Seen { gone: *gone, version: slots.version };
+            let has_gone = slots.slots.iter().any(|slot| slot.fate == Fate::Gone);
+            has_gone.then(|| (*read_at, (name.clone(), seen, slots.turns.are_left())))
+        };
+        let mut with_gone: Vec<_> = names.iter().filter_map(with_gone).collect();
+        with_gone.sort_by_key(|(read_at, _)| *read_at);
+        with_gone.into_iter().map(|(_, limit)| limit).collect()
+    }
+
+    /// Returns how many of these limits, which are the first, have about as many slots as `most`.
+    fn first_with_slots(&self, names: &[LimitName], most: usize) -> usize {
+        let known = self.lock();
+        let mut slots = 0;
+        let has_room = |name: &&LimitName| {
+            let before = slots;
+            slots += known.get(*name).map_or(0, |known| known.slots.slots.len());
+            before < most
+        };
+        names.iter().take_while(has_room).count()
+    }
+
+    /// Returns those of these limits at which this manager may ask for a turn.
+    fn may_ask(&self, names: &[LimitName]) -> Vec<LimitName> {
+        let known = self.lock();
+        let may_ask =
+            |name: &&LimitName| known.get(*name).is_some_and(|known| known.slots.turns.may_ask(Instant::now()));
+        names.iter().filter(may_ask).cloned().collect()
+    }
+
+    /// Asks for a turn at a limit, if it is time to. Returns whether the manager asks since now.
+    fn asks(&self, name: &LimitName) -> bool {
+        self.lock().get_mut(name).is_some_and(|known| known.slots.turns.asks(Instant::now()))
     }
 }
 
@@ -88,7 +153,7 @@ impl Manager {
     /// Looks at the limits that are to be looked at now, at the slots that other managers have, and lets jobs go on for
     /// which there are slots.
     pub(super) async fn look_soon(&self) {
-        let limits = &self.shared.limits;
+        let (limits, begun) = (&self.shared.limits, Instant::now());
         let mut wanted = limits.looks.due(Instant::now());
         wanted.retain(|name| {
             let is_wanted = self.shared.dispatch.is_wanted(name);
@@ -97,7 +162,8 @@ impl Manager {
             }
             is_wanted
         });
-        let doubtful = limits.documents.doubtful(wanted.iter(), false, Sight::OfOthers, READS_PER_LOOK);
+        wanted.truncate(limits.documents.first_with_slots(&wanted, READS_PER_SOON_LOOK));
+        let doubtful = limits.documents.doubtful(wanted.iter(), false, Sight::OfOthers, READS_PER_SOON_LOOK);
         if !doubtful.is_empty() {
             self.find_out(doubtful).await;
         }
@@ -109,6 +175,7 @@ impl Manager {
                 self.shared.dispatch.let_go_up_to(name, self.room_for(name, &next));
             }
         }
+        limits.looks.rest(begun, Instant::now());
     }
 
     /// Reads the documents again that have free slots for jobs here, since others may have taken them, and asks for a
@@ -117,38 +184,27 @@ impl Manager {
         if self.shared.store.is_exclusive() {
             return;
         }
-        let documents = &self.shared.limits.documents;
-        let mut with_gone = documents.with_gone(names.iter());
-        with_gone.retain(|(name, _, is_left)| {
-            let next = self.shared.dispatch.next_of(name);
-            *is_left || next.is_some_and(|next| self.room_for(name, &next) > 0)
-        });
-        if !with_gone.is_empty() {
-            self.read_documents(with_gone.iter().map(|(name, ..)| name.clone()).collect()).await;
+        let (documents, dispatch) = (&self.shared.limits.documents, &self.shared.dispatch);
+        let is_to_be_read = |(name, _, is_left): &(LimitName, Seen, bool)| {
+            let next = dispatch.next_of(name).filter(|_| dispatch.is_wanted(name));
+            next.is_some_and(|next| *is_left || self.room_for(name, &next) > dispatch.count_let_go(name))
+        };
+        let read: Vec<_> =
+            documents.with_gone(names).into_iter().filter(is_to_be_read).take(DOCUMENTS_PER_LOOK).collect();
+        if !read.is_empty() {
+            self.read_documents(read.iter().map(|(name, ..)| name.clone()).collect()).await;
         }
-        for (name, before, _) in &with_gone {
+        for (name, before, _) in &read {
             // Slots come and go elsewhere.
             if documents.seen(name).is_some_and(|seen| seen != *before) {
                 self.shared.limits.looks.note(name, Instant::now());
             }
         }
-        let wanted: Vec<&LimitName> = names.iter().filter(|name| self.shared.dispatch.is_wanted(name)).collect();
-        let writes: Vec<_> = {
-            let mut known = documents.lock();
-            let asks = |name: &&LimitName| {
-                let slots = &mut known.get_mut(*name)?.slots;
-                if slots.turns.asks(Instant::now()) { write_of(name, slots) } else { None }
-            };
-            wanted.iter().filter_map(asks).collect()
-        };
-        if writes.is_empty() {
-            return;
-        }
-        let results = self.write_documents(writes.iter().map(|(_, _, write)| write)).await;
-        for ((name, holders, write), result) in writes.into_iter().zip(results) {
-            // Where others wrote meanwhile, it asks with a later look.
-            drop(self.settle_document(&name, &holders, &write, result));
-        }
+        let may_ask = documents.may_ask(names);
+        let wanted = may_ask.into_iter().filter(|name| dispatch.is_wanted(name)).take(DOCUMENTS_PER_LOOK);
+        let changed = wanted.filter(|name| documents.asks(name)).collect();
+        // Where others wrote meanwhile, it asks with a later look.
+        self.write_slots(&mut [], changed).await;
     }
 
     /// Returns for how many more jobs a limit has slots, as far as is known, if this job is the next.
@@ -179,6 +235,10 @@ mod tests {
         assert_eq!(waits, [20, 40, 80, 160, 20, 20, 40, 80, 160]);
         assert!(looks.next().is_none() && looks.len() == 0, "those at all limits are as good");
         looks.note(&name, Instant::now());
+        let (begun, cost) = (Instant::now(), Duration::from_millis(3));
+        tokio::time::advance(cost).await;
+        looks.rest(begun, Instant::now());
+        assert_eq!(looks.next(), Some(begun + cost + cost * REST), "a look costs a small part of the time");
         (0..4).for_each(|_| looks.saw(&name, None, Instant::now()));
         assert_eq!(looks.len(), 0, "nobody takes what it holds");
     }

@@ -172,7 +172,9 @@ impl Manager {
             match read(found.as_ref()) {
                 Ok(document) => {
                     let unread = || self.shared.limits.documents.unread();
-                    known.entry(name).or_insert_with(unread).slots.take_over(document);
+                    let known = known.entry(name).or_insert_with(unread);
+                    known.read_at = Some(Instant::now());
+                    known.slots.take_over(document);
                 }
                 Err(error) => warn!(%error, limit = %name, "cannot read which jobs run under a limit"),
             }
@@ -261,7 +263,7 @@ impl Manager {
 
     /// Records the result of the write of a document. Returns what becomes of the candidates that it was to hold, if it
     /// was not written: nothing yet, or that they have failed.
-    pub(super) fn settle_document(
+    fn settle_document(
         &self,
         name: &LimitName,
         holders: &[Holder],
@@ -440,7 +442,7 @@ impl Manager {
 }
 
 /// Returns the write of a limit's document as it is known, with the slots that it holds then.
-pub(super) fn write_of(name: &LimitName, slots: &Slots) -> Option<(LimitName, Vec<Holder>, RecordWrite)> {
+fn write_of(name: &LimitName, slots: &Slots) -> Option<(LimitName, Vec<Holder>, RecordWrite)> {
     let document = slots.document(name);
     let key = record_key(name);
     let write = match (&document, slots.version) {

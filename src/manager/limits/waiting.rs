@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::documents::{Documents, Known};
 use crate::job::{Job, LimitName, Priority, QueueName};
 use crate::manager::Manager;
 
@@ -176,6 +177,25 @@ impl Marks {
     pub(super) fn own_since(&self) -> Option<Option<Instant>> {
         let written_at = self.own.as_ref().map(|own| own.written_at);
         written_at.or_else(|| self.is_to_be_written().then_some(None))
+    }
+}
+
+impl Documents {
+    /// Returns the limits that have a mark of this manager, or are to have one, at most this many: those first whose
+    /// marks are to be written or taken off, then those whose were written longest ago.
+    pub(super) fn marked(&self, most: usize) -> Vec<LimitName> {
+        let known = self.lock();
+        let since = |(name, known): (&LimitName, &Known)| Some((known.slots.marks.own_since()?, name.clone()));
+        let mut marked: Vec<(Option<Instant>, LimitName)> = known.iter().filter_map(since).collect();
+        marked.sort_unstable();
+        marked.into_iter().take(most).map(|(_, name)| name).collect()
+    }
+
+    /// Renews this manager's mark for the job of a limit that waits, if one does, or takes it off. Returns whether the
+    /// document is to be written.
+    pub(super) fn renew_mark(&self, name: &LimitName, waiting: Option<&Job>) -> bool {
+        let mut known = self.lock();
+        known.get_mut(name).is_some_and(|known| known.slots.marks.renew(waiting, Instant::now()))
     }
 }
 
