@@ -136,6 +136,14 @@ impl Known {
         under.has_slots() && has_none()
     }
 
+    /// Marks that a job, for which there is no room, waits for a slot that a less urgent one got elsewhere, if one did.
+    /// Returns whether the document is to be written.
+    pub(super) fn mark_if_beaten(&mut self, under: &Under, job: &Job) -> bool {
+        let is_refused = self.leaves_to_others(job).is_some() || !self.waits_for_a_slot(under, job);
+        let beaten_by = self.slots.beaten_by(job).filter(|_| !is_refused);
+        beaten_by.is_some_and(|lower| self.slots.marks.set(job, lower, Instant::now()))
+    }
+
     /// Returns for how many more jobs there is room beside the places that are kept free for urgent ones.
     fn room_of_others(&self, under: &Under, job: &Job) -> usize {
         match (under.limit, under.urgent) {
@@ -325,11 +333,7 @@ impl Documents {
                     continue;
                 }
                 decided.full.insert(full.name.clone(), below);
-                if is_only
-                    && known.waits_for_a_slot(full, job)
-                    && let Some(lower) = known.slots.beaten_by(job)
-                    && known.slots.marks.set(job, lower, Instant::now())
-                {
+                if is_only && known.mark_if_beaten(full, job) {
                     decided.changed.insert(full.name.clone());
                 }
                 continue;

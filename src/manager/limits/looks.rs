@@ -6,7 +6,7 @@
 //! after each look that has found something else than the one before; as long as nothing changes, each look comes twice
 //! as late as the one before, until those at all limits are as good.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -202,7 +202,9 @@ impl Manager {
         }
         let may_ask = documents.may_ask(names);
         let wanted = may_ask.into_iter().filter(|name| dispatch.is_wanted(name)).take(DOCUMENTS_PER_LOOK);
-        let changed = wanted.filter(|name| documents.asks(name)).collect();
+        let mut changed: HashSet<LimitName> = wanted.filter(|name| documents.asks(name)).collect();
+        // What was just read is known to be new until its jobs are looked at.
+        changed.extend(read.into_iter().map(|(name, ..)| name).filter(|name| self.mark_next(name)));
         // Where others wrote meanwhile, it asks with a later look.
         self.write_slots(&mut [], changed).await;
     }

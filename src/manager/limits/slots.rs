@@ -102,13 +102,15 @@ pub(super) struct Slot {
     pub(super) missed_since: Option<Instant>,
     /// Whether this manager took it: when its job ends here, that is known without a look.
     pub(super) is_own: bool,
+    /// Whether it was taken elsewhere since the document was first read.
+    is_new: bool,
     /// Whether it was counted for a job that runs without a slot, and no document has listed it yet.
     is_counted: bool,
 }
 
 impl Slot {
     fn new(holder: Holder, fate: Fate) -> Self {
-        Self { holder, fate, missed_since: None, is_own: false, is_counted: false }
+        Self { holder, fate, missed_since: None, is_own: false, is_new: false, is_counted: false }
     }
 }
 
@@ -200,8 +202,9 @@ impl Slots {
                 Fate::Runs | Fate::Unknown => true,
             };
             let fate = same.map(|slot| slot.fate).filter(is_still).unwrap_or(Fate::Unknown);
+            let is_new = same_claim.map_or(!is_first, |slot| slot.is_new);
             let (missed_since, is_own) = same_claim.map_or((None, false), |slot| (slot.missed_since, slot.is_own));
-            Slot { missed_since, is_own, ..Slot::new(holder, fate) }
+            Slot { missed_since, is_own, is_new, ..Slot::new(holder, fate) }
         };
         let mut slots: Vec<Slot> = holders.into_iter().map(of_known).collect();
         let listed = slots.len();
@@ -241,10 +244,10 @@ impl Slots {
         (most as usize).saturating_sub(taken)
     }
 
-    /// Returns the lowest priority of the jobs of which nothing is known but that they got slots at another manager, if
-    /// it is lower than that of `job`.
+    /// Returns the lowest priority of the jobs of which nothing is known but that they got slots at another manager since
+    /// the document was first read, if it is lower than that of `job`. What ran before then has beaten none.
     pub(super) fn beaten_by(&self, job: &Job) -> Option<Priority> {
-        let new = self.slots.iter().filter(|slot| slot.fate == Fate::Unknown);
+        let new = self.slots.iter().filter(|slot| slot.fate == Fate::Unknown && slot.is_new);
         new.map(|slot| slot.holder.priority).min().filter(|lowest| *lowest < job.spec.priority)
     }
 

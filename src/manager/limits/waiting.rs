@@ -10,13 +10,14 @@
 //! has stopped ends by itself. Its writer renews it while the job and a claim that takes it wait, and takes it off when
 //! they do not. Marks do not lock each other out: none refuses the most urgent job of all that wait.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::documents::{Documents, Known};
+use super::documents::{Documents, Known, Under};
 use crate::job::{Job, LimitName, Priority, QueueName};
 use crate::manager::Manager;
 
@@ -206,27 +207,38 @@ impl Manager {
         if marked.is_empty() {
             return;
         }
-        let now = self.shared.clock.now();
         let documents = &self.shared.limits.documents;
-        let waits_in_vain = |name: &LimitName, job: &Job| {
-            let under = self.limits_of(job);
-            let others_have_room =
-                under.iter().filter(|under| under.name != *name).all(|under| documents.room(under, job, now) > 0);
-            others_have_room && self.shared.dispatch.suits_a_waiting_claim(job)
-        };
         let renewed = marked.into_iter().filter(|name| {
-            let next = self.shared.dispatch.next_of(name).filter(|next| waits_in_vain(name, next));
+            let next = self.next_that_waits_for(name).map(|(next, _)| next);
             documents.renew_mark(name, next.as_deref())
         });
         let renewed = renewed.collect();
         self.write_slots(&mut [], renewed).await;
     }
+
+    /// Returns the job of a limit that is next, if a claim waits that could be given it and all other limits have room
+    /// for it; with all limits that it is under.
+    fn next_that_waits_for(&self, name: &LimitName) -> Option<(Arc<Job>, Vec<Under>)> {
+        let (documents, now) = (&self.shared.limits.documents, self.shared.clock.now());
+        let next = self.shared.dispatch.next_of(name)?;
+        let under = self.limits_of(&next);
+        let have_room =
+            under.iter().filter(|under| under.name != *name).all(|under| documents.room(under, &next, now) > 0);
+        (have_room && self.shared.dispatch.suits_a_waiting_claim(&next)).then_some((next, under))
+    }
+
+    /// Marks that the job of a limit that is next was beaten to a slot, if it was, as the document was just read: a job
+    /// that is held is not decided about as long as others take each slot. Returns whether it is to be written.
+    pub(super) fn mark_next(&self, name: &LimitName) -> bool {
+        let Some((next, under)) = self.next_that_waits_for(name) else { return false };
+        let Some(under) = under.iter().find(|under| under.name == *name) else { return false };
+        let mut known = self.shared.limits.documents.lock();
+        known.get_mut(name).is_some_and(|known| known.mark_if_beaten(under, &next))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::clock::Timestamp;
     use crate::job::{Actor, Body, JobId, JobSpec, Kind};

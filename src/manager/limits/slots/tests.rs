@@ -134,6 +134,26 @@ fn of_a_slot_for_another_claim_under_the_same_fence_nothing_of_the_first_one_is_
 }
 
 #[test]
+fn a_job_is_beaten_by_less_urgent_ones_that_got_slots_since_the_first_read_and_until_they_are_looked_at() {
+    let written = |id: &str, number| {
+        let mut others = Slots::default();
+        others.take(&known(&of_priority(id, 1), 1), None);
+        Some((others.document(&limit()).expect("slots"), version(number)))
+    };
+    let (mut slots, urgent) = (Slots::default(), of_priority("u", 2));
+    slots.take_over(written("a", 1));
+    assert!(slots.beaten_by(&urgent).is_none(), "it ran before");
+    slots.take_over(written("a", 2));
+    assert!(slots.beaten_by(&urgent).is_none());
+    // Its manager takes the slot again.
+    slots.take_over(written("b", 3));
+    assert_eq!(slots.beaten_by(&urgent).map(|lowest| lowest == Priority::new(1).expect("a priority")), Some(true));
+    assert!(slots.beaten_by(&of_priority("v", 1)).is_none());
+    slots.learn(&job("b").id, Fence::new(1), Fate::Runs);
+    assert!(slots.beaten_by(&urgent).is_none());
+}
+
+#[test]
 fn jobs_that_were_counted_stay_until_a_document_lists_them_or_they_are_over() {
     let mut slots = Slots::default();
     let others = || {
