@@ -108,6 +108,30 @@ impl Under {
 impl Known {
     /// Returns for how many more jobs there is room, if `job` is the next.
     fn room(&mut self, under: &Under, job: &Job, now: Timestamp) -> usize {
+        let free = self.free(under, job, now);
+        let leaves = self.leaves_turns(under);
+        if leaves { self.slots.turns.may_take(free, job.spec.priority, Instant::now()) } else { free }
+    }
+
+    /// Returns the room for jobs of which one is to be given a slot, `job` being the next. Counts the time for which
+    /// slots are left to others.
+    fn room_to_give(&mut self, under: &Under, job: &Job, now: Timestamp) -> usize {
+        let free = self.free(under, job, now);
+        if self.leaves_turns(under) {
+            return self.slots.turns.leave(free, job.spec.priority, Instant::now());
+        }
+        self.slots.turns.pass_over();
+        free
+    }
+
+    /// Returns whether slots are left to managers that ask for a turn. Who was beaten by jobs that are less urgent
+    /// leaves them none.
+    fn leaves_turns(&self, under: &Under) -> bool {
+        under.has_slots() && !self.slots.marks.has_own()
+    }
+
+    /// Returns the room without regard to turns.
+    fn free(&mut self, under: &Under, job: &Job, now: Timestamp) -> usize {
         if under.paused_until.is_some_and(|until| now < until) || self.leaves_to_others(job).is_some() {
             return 0;
         }
@@ -119,10 +143,7 @@ impl Known {
             }
         };
         let slots = if under.has_slots() { self.slots.room(job, under.limit, under.own) } else { usize::MAX };
-        let room = tokens.min(slots).min(self.room_of_others(under, job));
-        // Who was beaten by jobs that are less urgent leaves them no turn.
-        let leaves = under.has_slots() && !self.slots.marks.has_own();
-        if leaves { self.slots.turns.leave(room, Instant::now()) } else { room }
+        tokens.min(slots).min(self.room_of_others(under, job))
     }
 
     /// Returns the priority below which jobs of this one's queue leave the slots to another manager, if the job does.
@@ -317,7 +338,7 @@ impl Documents {
             let mut has_room = |under: &&Under| {
                 let full_below = decided.full.get(&under.name);
                 let is_full = full_below.is_some_and(|below| below.is_none_or(|below| job.spec.priority < below));
-                !is_full && known.get_mut(&under.name).is_some_and(|known| known.room(under, job, now) > 0)
+                !is_full && known.get_mut(&under.name).is_some_and(|known| known.room_to_give(under, job, now) > 0)
             };
             let mut without_room = wanted.under.iter().filter(|under| !has_room(under));
             if let Some(full) = without_room.next() {
@@ -349,8 +370,8 @@ impl Documents {
     }
 
     /// Returns slots of these limits that have to be looked at, about as many as `most`: those first that have not been
-    /// looked at for longest. Of those of others alone, these are no more, in the order of the limits and the slots. On a
-    /// store of one's own, what runs is known.
+    /// looked at for longest. Of those of others alone, these are no more, in the order of the limits and the slots. On
+    /// a store of one's own, what runs is known.
     pub(super) fn doubtful<'a>(
         &self,
         names: impl Iterator<Item = &'a LimitName>,
@@ -431,6 +452,11 @@ impl Documents {
     /// Returns for how many more jobs there are slots of a limit, as far as is known, if `job` is the next.
     pub(super) fn room(&self, under: &Under, job: &Job, now: Timestamp) -> usize {
         self.lock().get_mut(&under.name).map_or(1, |known| known.room(under, job, now))
+    }
+
+    /// Returns the same where jobs are to be let go: the time counts for which slots are left to others.
+    pub(super) fn room_to_give(&self, under: &Under, job: &Job, now: Timestamp) -> usize {
+        self.lock().get_mut(&under.name).map_or(1, |known| known.room_to_give(under, job, now))
     }
 }
 

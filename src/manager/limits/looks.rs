@@ -12,9 +12,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::documents::{Documents, Known, Seen, Sight};
+use super::documents::{Documents, Known, Seen, Sight, Under};
 use super::slots::Fate;
-use crate::job::{Job, LimitName};
+use crate::clock::Timestamp;
+use crate::job::{Job, LimitName, Priority};
 use crate::manager::Manager;
 
 /// The shortest time between two looks at one limit.
@@ -135,9 +136,10 @@ impl Documents {
         names.iter().filter(may_ask).cloned().collect()
     }
 
-    /// Asks for a turn at a limit, if it is time to. Returns whether the manager asks since now.
-    fn asks(&self, name: &LimitName) -> bool {
-        self.lock().get_mut(name).is_some_and(|known| known.slots.turns.asks(Instant::now()))
+    /// Asks for a turn at a limit for a job of this priority, if it is time to. Returns whether the manager asks since
+    /// now.
+    fn asks(&self, name: &LimitName, priority: Priority) -> bool {
+        self.lock().get_mut(name).is_some_and(|known| known.slots.turns.asks(priority, Instant::now()))
     }
 }
 
@@ -172,7 +174,7 @@ impl Manager {
         for (name, before) in wanted.iter().zip(seen) {
             limits.looks.saw(name, before.and(limits.documents.seen(name)), Instant::now());
             if let Some(next) = self.shared.dispatch.next_of(name) {
-                self.shared.dispatch.let_go_up_to(name, self.room_for(name, &next));
+                self.shared.dispatch.let_go_up_to(name, self.room_to_give(name, &next));
             }
         }
         limits.looks.rest(begun, Instant::now());
@@ -202,7 +204,9 @@ impl Manager {
         }
         let may_ask = documents.may_ask(names);
         let wanted = may_ask.into_iter().filter(|name| dispatch.is_wanted(name)).take(DOCUMENTS_PER_LOOK);
-        let mut changed: HashSet<LimitName> = wanted.filter(|name| documents.asks(name)).collect();
+        let asks =
+            |name: &LimitName| dispatch.next_of(name).is_some_and(|next| documents.asks(name, next.spec.priority));
+        let mut changed: HashSet<LimitName> = wanted.filter(asks).collect();
         // What was just read is known to be new until its jobs are looked at.
         changed.extend(read.into_iter().map(|(name, ..)| name).filter(|name| self.mark_next(name)));
         // Where others wrote meanwhile, it asks with a later look.
@@ -210,10 +214,19 @@ impl Manager {
     }
 
     /// Returns for how many more jobs a limit has slots, as far as is known, if this job is the next.
-    pub(super) fn room_for(&self, name: &LimitName, next: &Job) -> usize {
+    fn room_for(&self, name: &LimitName, next: &Job) -> usize {
+        self.room_by(name, next, Documents::room)
+    }
+
+    /// Returns the same where jobs are to be let go: the time counts for which slots are left to others.
+    pub(super) fn room_to_give(&self, name: &LimitName, next: &Job) -> usize {
+        self.room_by(name, next, Documents::room_to_give)
+    }
+
+    fn room_by(&self, name: &LimitName, next: &Job, room: fn(&Documents, &Under, &Job, Timestamp) -> usize) -> usize {
         let under = self.limits_of(next);
         let under = under.iter().find(|under| under.name == *name);
-        under.map_or(usize::MAX, |under| self.shared.limits.documents.room(under, next, self.shared.clock.now()))
+        under.map_or(usize::MAX, |under| room(&self.shared.limits.documents, under, next, self.shared.clock.now()))
     }
 }
 

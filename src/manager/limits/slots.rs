@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::bucket::{Age, Bucket, Rate};
-use super::giving_way::Turns;
+use super::giving_way::{Asked, Turns};
 use super::urgent::Urgent;
 use super::waiting::{Mark, Marks};
 use crate::clock::Timestamp;
@@ -123,9 +123,9 @@ pub(super) struct SlotDocument {
     /// The tokens of the limit's rate, if it has one and they are not all there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) bucket: Option<Bucket>,
-    /// The managers that ask for a turn, by their numbers, in their order.
+    /// The managers that ask for a turn, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) asked_by: Vec<u32>,
+    pub(super) asked_by: Vec<Asked>,
     /// The managers with urgent jobs that were beaten to a slot. An earlier version of the program drops them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) waiting: Vec<Mark>,
@@ -244,8 +244,8 @@ impl Slots {
         (most as usize).saturating_sub(taken)
     }
 
-    /// Returns the lowest priority of the jobs of which nothing is known but that they got slots at another manager since
-    /// the document was first read, if it is lower than that of `job`. What ran before then has beaten none.
+    /// Returns the lowest priority of the jobs of which nothing is known but that they got slots at another manager
+    /// since the document was first read, if it is lower than that of `job`. What ran before then has beaten none.
     pub(super) fn beaten_by(&self, job: &Job) -> Option<Priority> {
         let new = self.slots.iter().filter(|slot| slot.fate == Fate::Unknown && slot.is_new);
         new.map(|slot| slot.holder.priority).min().filter(|lowest| *lowest < job.spec.priority)
@@ -319,8 +319,8 @@ impl Slots {
         is_needed.then(|| SlotDocument { limit, holders, bucket, asked_by: asked_by(), waiting: waiting() })
     }
 
-    /// Records that exactly these slots were written under this version, and the marks as they still are. Slots that are
-    /// gone since stay so: nobody else has taken them up.
+    /// Records that exactly these slots were written under this version, and the marks as they still are. Slots that
+    /// are gone since stay so: nobody else has taken them up.
     pub(super) fn wrote(&mut self, holders: &[Holder], version: Option<Version>) {
         self.slots.retain(|slot| holders.contains(&slot.holder));
         self.slots.iter_mut().for_each(|slot| slot.is_counted = false);

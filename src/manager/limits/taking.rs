@@ -377,7 +377,7 @@ impl Manager {
                     self.shared.dispatch.let_go(&name, 1);
                     continue;
                 };
-                let room = self.room_for(&name, &next);
+                let room = self.room_to_give(&name, &next);
                 if room > 0 {
                     self.shared.dispatch.let_go_after_a_while(&name, room);
                 }

@@ -61,7 +61,7 @@ impl Manager {
                 limits.spent.0.lock().remove(&name);
                 continue;
             };
-            let room = limits.documents.room(&under, &first, self.shared.clock.now());
+            let room = limits.documents.room_to_give(&under, &first, self.shared.clock.now());
             if room > let_go {
                 if let Some(let_go) = limits.spent.0.lock().get_mut(&name) {
                     *let_go = room;
