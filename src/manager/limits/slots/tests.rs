@@ -212,6 +212,20 @@ enum Step {
     Renew(usize),
 }
 
+/// A job that begins while not all managers know of the limit.
+#[derive(Clone, Copy, Debug)]
+enum Early {
+    /// At one that does not, without a slot.
+    Without(usize),
+    /// At one that does, which has a slot for it.
+    With(usize, usize),
+}
+
+fn early() -> impl Strategy<Value = Vec<Early>> {
+    let with = (0..MANAGERS, 0..JOBS).prop_map(|(manager, job)| Early::With(manager, job));
+    prop::collection::vec(prop_oneof![(0..JOBS).prop_map(Early::Without), with], 0..6)
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (manager, job) = (0..MANAGERS, 0..JOBS);
     let of_manager = (manager, job.clone());
@@ -239,14 +253,24 @@ impl World {
         self.jobs[number] = (job, self.writes);
     }
 
+    fn running_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.iter().map(|(job, _)| job).filter(|job| matches!(job.state, State::Running(_)))
+    }
+
     fn running(&self) -> usize {
-        self.jobs.iter().filter(|(job, _)| matches!(job.state, State::Running(_))).count()
+        self.running_jobs().count()
+    }
+
+    /// Returns whether one more such job may run.
+    fn has_room(&self, job: &Job, most: u32, urgent: Option<Urgent>) -> bool {
+        let of_others = urgent.filter(|urgent| !urgent.is(job.spec.priority));
+        self.running() < most as usize
+            && of_others.is_none_or(|urgent| self.others(urgent) < urgent.most_others(most) as usize)
     }
 
     /// Returns how many of the jobs run that are not urgent.
     fn others(&self, urgent: Urgent) -> usize {
-        let runs = |job: &Job| matches!(job.state, State::Running(_)) && !urgent.is(job.spec.priority);
-        self.jobs.iter().filter(|(job, _)| runs(job)).count()
+        self.running_jobs().filter(|job| !urgent.is(job.spec.priority)).count()
     }
 }
 
@@ -326,7 +350,7 @@ proptest! {
 
     #[test]
     fn no_more_jobs_run_than_the_limit_lets_however_managers_interleave(
-        steps in steps(), most in 1_u32..4, places in 0_u32..3,
+        early in early(), steps in steps(), most in 1_u32..4, places in 0_u32..3,
     ) {
         let min_priority = Priority::new(1).expect("a priority");
         let urgent = (1..most).contains(&places).then_some(Urgent { places, min_priority });
@@ -336,6 +360,27 @@ proptest! {
         let mut world = World { jobs, document: None, writes: 0 };
         let known = || Known { to_claim: vec![None; JOBS], ..Known::default() };
         let mut managers: Vec<Known> = (0..MANAGERS).map(|_| known()).collect();
+        for step in early {
+            let (Early::Without(number) | Early::With(_, number)) = step;
+            if !world.has_room(&world.jobs[number].0, most, urgent) {
+                continue;
+            }
+            match step {
+                Early::Without(_) => {
+                    if let Some(job) = claimed(&world.jobs[number].0) {
+                        world.write_job(number, job);
+                    }
+                }
+                Early::With(manager, _) => {
+                    managers[manager].take(&mut world, number, most, urgent);
+                    managers[manager].claim(&mut world, number);
+                }
+            }
+        }
+        // From now on all know of it, and each counts what runs before it decides.
+        for manager in &mut managers {
+            manager.slots.add_running(world.running_jobs().map(Holder::of_running));
+        }
         for step in steps {
             match step {
                 Step::Take(manager, number) => managers[manager].take(&mut world, number, most, urgent),
