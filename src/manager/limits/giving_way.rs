@@ -232,7 +232,8 @@ mod tests {
         let mut turns = Turns::of(1);
         turns.read(asking([2]), true);
         let leave = |turns: &mut Turns, free| turns.leave(free, Priority::default(), Instant::now());
-        let ways: [fn(&mut Turns); 2] = [Turns::pass_over, |turns| drop(turns.leave(0, priority(0), Instant::now()))];
+        let no_slot_is_free = |turns: &mut Turns| assert_eq!(turns.leave(0, priority(0), Instant::now()), 0);
+        let ways: [fn(&mut Turns); 2] = [Turns::pass_over, no_slot_is_free];
         for not_left in ways {
             assert_eq!(leave(&mut turns, 1), 0);
             tokio::time::advance(LEFT_FOR).await;

@@ -7,6 +7,7 @@
 //! as late as the one before, until those at all limits are as good.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -32,6 +33,9 @@ const REST: u32 = 10;
 
 /// The most jobs that one look reads which comes soon: those of the slots that were taken first.
 const READS_PER_SOON_LOOK: usize = 300;
+
+/// The most of this manager's marks that are looked at at once.
+const MARKS_PER_LOOK: usize = 16;
 
 /// The most documents that one look reads, and the most that it writes.
 const DOCUMENTS_PER_LOOK: usize = 200;
@@ -227,6 +231,62 @@ impl Manager {
         let under = self.limits_of(next);
         let under = under.iter().find(|under| under.name == *name);
         under.map_or(usize::MAX, |under| room(&self.shared.limits.documents, under, next, self.shared.clock.now()))
+    }
+}
+
+impl Documents {
+    /// Returns the limits that have a mark of this manager, or are to have one, at most this many: those first whose
+    /// marks are to be written or taken off, then those whose were written longest ago.
+    fn marked(&self, most: usize) -> Vec<LimitName> {
+        let known = self.lock();
+        let since = |(name, known): (&LimitName, &Known)| Some((known.slots.marks.own_since()?, name.clone()));
+        let mut marked: Vec<(Option<Instant>, LimitName)> = known.iter().filter_map(since).collect();
+        marked.sort_unstable();
+        marked.into_iter().take(most).map(|(_, name)| name).collect()
+    }
+
+    /// Renews this manager's mark for the job of a limit that waits, if one does, or takes it off. Returns whether the
+    /// document is to be written.
+    fn renew_mark(&self, name: &LimitName, waiting: Option<&Job>) -> bool {
+        let mut known = self.lock();
+        known.get_mut(name).is_some_and(|known| known.slots.marks.renew(waiting, Instant::now()))
+    }
+}
+
+impl Manager {
+    /// Renews this manager's marks, and takes off those for which nothing waits any more.
+    pub(super) async fn keep_marks(&self) {
+        let marked = self.shared.limits.documents.marked(MARKS_PER_LOOK);
+        if marked.is_empty() {
+            return;
+        }
+        let documents = &self.shared.limits.documents;
+        let renewed = marked.into_iter().filter(|name| {
+            let next = self.next_that_waits_for(name).map(|(next, _)| next);
+            documents.renew_mark(name, next.as_deref())
+        });
+        let renewed = renewed.collect();
+        self.write_slots(&mut [], renewed).await;
+    }
+
+    /// Returns the job of a limit that is next, if a claim waits that could be given it and all other limits have room
+    /// for it; with all limits that it is under.
+    fn next_that_waits_for(&self, name: &LimitName) -> Option<(Arc<Job>, Vec<Under>)> {
+        let (documents, now) = (&self.shared.limits.documents, self.shared.clock.now());
+        let next = self.shared.dispatch.next_of(name)?;
+        let under = self.limits_of(&next);
+        let have_room =
+            under.iter().filter(|under| under.name != *name).all(|under| documents.room(under, &next, now) > 0);
+        (have_room && self.shared.dispatch.suits_a_waiting_claim(&next)).then_some((next, under))
+    }
+
+    /// Marks that the job of a limit that is next was beaten to a slot, if it was, as the document was just read: a job
+    /// that is held is not decided about as long as others take each slot. Returns whether it is to be written.
+    fn mark_next(&self, name: &LimitName) -> bool {
+        let Some((next, under)) = self.next_that_waits_for(name) else { return false };
+        let Some(under) = under.iter().find(|under| under.name == *name) else { return false };
+        let mut known = self.shared.limits.documents.lock();
+        known.get_mut(name).is_some_and(|known| known.mark_if_beaten(under, &next))
     }
 }
 

@@ -10,16 +10,13 @@
 //! has stopped ends by itself. Its writer renews it while the job and a claim that takes it wait, and takes it off when
 //! they do not. Marks do not lock each other out: none refuses the most urgent job of all that wait.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::documents::{Documents, Known, Under};
-use crate::job::{Job, LimitName, Priority, QueueName};
-use crate::manager::Manager;
+use crate::job::{Job, Priority, QueueName};
 
 /// How long a mark counts after it was first read: long enough to be renewed.
 const FRESH_FOR: Duration = Duration::from_secs(2);
@@ -29,9 +26,6 @@ const RENEWED_EVERY: Duration = Duration::from_secs(1);
 
 /// The most marks of one document. More managers than these have to wait for a slot as if there were no marks.
 const MOST: usize = 64;
-
-/// The most own marks that are looked at at once.
-const LOOKED_AT: usize = 16;
 
 /// A mark, as it is in a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,64 +175,10 @@ impl Marks {
     }
 }
 
-impl Documents {
-    /// Returns the limits that have a mark of this manager, or are to have one, at most this many: those first whose
-    /// marks are to be written or taken off, then those whose were written longest ago.
-    pub(super) fn marked(&self, most: usize) -> Vec<LimitName> {
-        let known = self.lock();
-        let since = |(name, known): (&LimitName, &Known)| Some((known.slots.marks.own_since()?, name.clone()));
-        let mut marked: Vec<(Option<Instant>, LimitName)> = known.iter().filter_map(since).collect();
-        marked.sort_unstable();
-        marked.into_iter().take(most).map(|(_, name)| name).collect()
-    }
-
-    /// Renews this manager's mark for the job of a limit that waits, if one does, or takes it off. Returns whether the
-    /// document is to be written.
-    pub(super) fn renew_mark(&self, name: &LimitName, waiting: Option<&Job>) -> bool {
-        let mut known = self.lock();
-        known.get_mut(name).is_some_and(|known| known.slots.marks.renew(waiting, Instant::now()))
-    }
-}
-
-impl Manager {
-    /// Renews this manager's marks, and takes off those for which nothing waits any more.
-    pub(super) async fn keep_marks(&self) {
-        let marked = self.shared.limits.documents.marked(LOOKED_AT);
-        if marked.is_empty() {
-            return;
-        }
-        let documents = &self.shared.limits.documents;
-        let renewed = marked.into_iter().filter(|name| {
-            let next = self.next_that_waits_for(name).map(|(next, _)| next);
-            documents.renew_mark(name, next.as_deref())
-        });
-        let renewed = renewed.collect();
-        self.write_slots(&mut [], renewed).await;
-    }
-
-    /// Returns the job of a limit that is next, if a claim waits that could be given it and all other limits have room
-    /// for it; with all limits that it is under.
-    fn next_that_waits_for(&self, name: &LimitName) -> Option<(Arc<Job>, Vec<Under>)> {
-        let (documents, now) = (&self.shared.limits.documents, self.shared.clock.now());
-        let next = self.shared.dispatch.next_of(name)?;
-        let under = self.limits_of(&next);
-        let have_room =
-            under.iter().filter(|under| under.name != *name).all(|under| documents.room(under, &next, now) > 0);
-        (have_room && self.shared.dispatch.suits_a_waiting_claim(&next)).then_some((next, under))
-    }
-
-    /// Marks that the job of a limit that is next was beaten to a slot, if it was, as the document was just read: a job
-    /// that is held is not decided about as long as others take each slot. Returns whether it is to be written.
-    pub(super) fn mark_next(&self, name: &LimitName) -> bool {
-        let Some((next, under)) = self.next_that_waits_for(name) else { return false };
-        let Some(under) = under.iter().find(|under| under.name == *name) else { return false };
-        let mut known = self.shared.limits.documents.lock();
-        known.get_mut(name).is_some_and(|known| known.mark_if_beaten(under, &next))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::clock::Timestamp;
     use crate::job::{Actor, Body, JobId, JobSpec, Kind};

@@ -17,6 +17,12 @@ const JOBS: usize = 64;
 /// How many jobs of one key are submitted: each manager has about half of them.
 const KEYED: usize = 160;
 
+/// How many urgent jobs another manager's backlog is not to get between, how many jobs of it begin before, and how long
+/// each runs: longer than jobs wait before their manager asks for a turn, and than a mark of which nothing waits is kept.
+const URGENT: usize = 4;
+const BEGUN: usize = 3;
+const RUNS_FOR: Duration = Duration::from_millis(900);
+
 /// How long a worker waits for jobs, which are found at once if they are in the share of its manager.
 const SOON: Duration = Duration::from_secs(2);
 
@@ -210,6 +216,65 @@ async fn managers_whose_jobs_wait_for_one_slot_take_turns_at_it() {
     let until = began.iter().rposition(|manager| Some(*manager) != last).expect("both have run some");
     let runs: Vec<usize> = began[..=until].chunk_by(|one, next| one == next).map(<[usize]>::len).collect();
     assert!(runs.iter().all(|run| *run <= 2 * KEYED / 5), "{runs:?}");
+}
+
+/// Of one key, whose jobs run one at a time: only workers of the first manager take the urgent ones, and only those of
+/// the second the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_a_backlog_take_no_turns_between_urgent_ones_of_another_manager() {
+    let server = servers::elasticsearch().await;
+    let pair = Pair::new(server.index_set().await, [server.url(); 2]).await;
+    let submit = async |manager: usize, kind: &str, priority: i64, count: usize| {
+        let JobSpec { conditions, .. } = keyed("db", 1).spec;
+        let priority = Priority::new(priority).expect("a priority");
+        let spec = JobSpec { priority, conditions, ..JobSpec::new(queue(), Kind::new(kind).expect("a name")) };
+        for answer in pair.managers[manager].submit(&caller(), vec![NewJob::of(spec); count]).await {
+            answer.expect("the job is taken");
+        }
+        engines::refresh(&*pair.store).await;
+    };
+    let began = Mutex::new(Vec::new());
+    let count = |of: usize| began.lock().expect("no panic").iter().filter(|manager| **manager == of).count();
+    let work = async |manager: usize| {
+        let (name, kind) = [("first", "urgent"), ("second", "usual")][manager];
+        let kinds = vec![Kind::new(kind).expect("a name")];
+        while count(0) < URGENT {
+            let request = ClaimRequest { worker_id: worker(name), kinds: kinds.clone(), wait: SOON, ..claim(1) };
+            for job in pair.managers[manager].claim(request).await.map(taken).expect("answered") {
+                began.lock().expect("no panic").push(manager);
+                tokio::time::sleep(RUNS_FOR).await;
+                let end = Finish { id: job.job.id.clone(), fence: job.job.fence, outcome: completed("1") };
+                for result in pair.managers[manager].finish(&worker(name), vec![end]).await {
+                    result.expect("the end is accepted");
+                }
+            }
+        }
+    };
+    let course = async {
+        submit(1, "usual", 0, JOBS).await;
+        while count(1) < BEGUN {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        submit(0, "urgent", 100, URGENT).await;
+    };
+    let passing = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            pair.clock.advance(Duration::from_millis(50));
+        }
+    };
+    let all = tokio::time::timeout(AMPLE, async { tokio::join!(course, work(0), work(1), work(1)) });
+    let is_over = tokio::select! {
+        all = all => all.is_ok(),
+        () = passing => unreachable!("time goes on"),
+    };
+    let began = began.into_inner().expect("no panic");
+    assert!(is_over, "{began:?}");
+    let first = began.iter().position(|manager| *manager == 0).expect("one");
+    let last = began.iter().rposition(|manager| *manager == 0).expect("one");
+    // One may begin just before the next urgent one is asked for.
+    let between = began[first..last].iter().filter(|manager| **manager == 1).count();
+    assert!(between <= 1, "{began:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
