@@ -38,6 +38,9 @@ const LASTS: Duration = Duration::from_secs(1);
 /// The most jobs that one search finds beside those that are known.
 const MOST_FOUND: usize = 100;
 
+/// The most limits of one queue whose jobs are looked through for their priorities.
+const MOST_ROWS: usize = 1_000;
+
 /// The most searches of one look.
 const MOST_SEARCHES: usize = 16;
 
@@ -64,7 +67,13 @@ pub(super) struct UrgentSearch {
 /// An urgent look.
 pub(super) struct UrgentLook {
     pub(super) searches: Vec<UrgentSearch>,
+    /// The queues that are looked at whole.
+    queues: Vec<QueueName>,
 }
+
+/// The turn to look for a claim: the claims that come meanwhile wait for the look, and need none of their own.
+#[derive(Default)]
+pub(super) struct Turn(tokio::sync::Mutex<()>);
 
 impl Lane {
     /// Returns whether somebody takes jobs of the queue: a claim waits, or has come lately.
@@ -88,7 +97,7 @@ impl Board<Handed> {
     fn add_places(&self, queue: &QueueName, (now, is_shared): (Timestamp, bool), places: &mut Vec<Place>) {
         let Some(lane) = self.lanes.get(queue) else { return };
         let place = |limit, looked_at, than, known| Place { looked_at, queue: queue.clone(), limit, than, known };
-        let rows = || self.held.limits_in(queue);
+        let rows = || self.held.limits_in(queue).take(MOST_ROWS);
         for (limit, row) in rows().filter(|(_, row)| row.has_more) {
             if let Some(than) = row.since_look.least_urgent(row.held_jobs()) {
                 places.push(place(Some(limit.clone()), row.since_look.looked_at, than, row.above(than)));
@@ -125,13 +134,12 @@ impl Dispatch {
         let mut board = self.shared.board.lock();
         for queue in queues {
             board.add_places(queue, (now, is_shared), &mut places);
-            if let Some(lane) = board.lanes.get_mut(queue) {
-                lane.urgent_looked_at = Some(now);
-            }
         }
         // Those that were looked at longest ago first.
         places.sort_unstable();
+        let left_out: Vec<QueueName> = places.iter().skip(MOST_SEARCHES).map(|place| place.queue.clone()).collect();
         places.truncate(MOST_SEARCHES);
+        let whole: Vec<QueueName> = queues.iter().filter(|queue| !left_out.contains(queue)).cloned().collect();
         let found: Vec<(Place, Option<SortKey>, Vec<Kind>)> = places
             .into_iter()
             .filter_map(|place| {
@@ -161,7 +169,22 @@ impl Dispatch {
             UrgentSearch { queue: place.queue, limit: place.limit, search }
         };
         let searches: Vec<UrgentSearch> = found.into_iter().map(search).collect();
-        (!searches.is_empty()).then_some(UrgentLook { searches })
+        if searches.is_empty() {
+            self.urgent_looked_at(&whole);
+            return None;
+        }
+        Some(UrgentLook { searches, queues: whole })
+    }
+
+    /// Records that these queues have been looked at, or that it was tried.
+    fn urgent_looked_at(&self, queues: &[QueueName]) {
+        let now = self.shared.clock.now();
+        let mut board = self.shared.board.lock();
+        for queue in queues {
+            if let Some(lane) = board.lanes.get_mut(queue) {
+                lane.urgent_looked_at = Some(now);
+            }
+        }
     }
 
     /// Returns whether a look is due before jobs of these queues are handed out.
@@ -199,7 +222,8 @@ impl Dispatch {
             let Board { held, lanes, out, .. } = &mut *board;
             let lane = lanes.get(queue);
             let went_on = |id: &JobId| out.contains(id) || lane.is_some_and(|lane| lane.held(id).is_some());
-            held.drop_foreign(queue, limit.as_ref(), went_on);
+            let is_own = |job: &Job| lane.is_some_and(|lane| lane.shares.has(job));
+            held.drop_foreign(queue, limit.as_ref(), (went_on, is_own));
         }
         for hit in found.into_iter().filter(fresh) {
             let board = &mut *board;
@@ -254,18 +278,24 @@ impl Manager {
     /// Looks for urgent jobs of these queues, for a claim that takes jobs of them, where the last look is too long ago.
     /// Without an answer the claim goes by what is known.
     pub(super) async fn know_urgent(&self, queues: &[QueueName]) {
-        if self.shared.dispatch.is_urgent_look_due(queues)
-            && let Some(look) = self.shared.dispatch.begin_urgent_look_for(queues)
+        let dispatch = &self.shared.dispatch;
+        if !dispatch.is_urgent_look_due(queues) {
+            return;
+        }
+        let _turn = dispatch.shared.urgent.0.lock().await;
+        if dispatch.is_urgent_look_due(queues)
+            && let Some(look) = dispatch.begin_urgent_look_for(queues)
             && let Err(error) = self.look_for_urgent(look).await
         {
             debug!(%error, "cannot look for urgent jobs; going by what is known");
         }
     }
 
-    async fn look_for_urgent(&self, UrgentLook { searches }: UrgentLook) -> Result<(), StoreError> {
+    async fn look_for_urgent(&self, UrgentLook { searches, queues }: UrgentLook) -> Result<(), StoreError> {
         let wanted: Vec<Search> = searches.iter().map(|urgent| urgent.search.clone()).collect();
-        let answers = self.shared.store.search_each(&wanted).await?;
         let dispatch = &self.shared.dispatch;
+        let answers =
+            self.shared.store.search_each(&wanted).await.inspect_err(|_| dispatch.urgent_looked_at(&queues))?;
         for (urgent, mut found) in searches.iter().zip(answers) {
             let is_cut_off = found.len() >= urgent.search.limit;
             if dispatch.urgent_of_others(&urgent.queue, &mut found) {
@@ -273,6 +303,7 @@ impl Manager {
             }
             dispatch.end_urgent_search(urgent, found, is_cut_off, |hit| !self.shared.work.known.is_outdated(hit));
         }
+        dispatch.urgent_looked_at(&queues);
         Ok(())
     }
 }

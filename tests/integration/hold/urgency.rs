@@ -110,7 +110,7 @@ async fn urgent_jobs_begin_first(options: &[&str], requires: &[&str], known_afte
         let labels = if manager == 0 { json!({"site": "a"}) } else { json!({}) };
         tokio::spawn(work(urls[manager].clone(), (manager, number), labels, Arc::clone(&course)))
     };
-    // The managers know of each other's workers before there are jobs.
+    // Each manager has read of the other's workers before there are jobs.
     let workers: Vec<_> = (0..2 * WORKERS).map(|number| work(number % 2, number / 2)).collect();
     tokio::time::sleep(sharing::LEARNT).await;
     for _ in 0..CALLS {

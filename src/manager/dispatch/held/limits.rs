@@ -85,22 +85,30 @@ impl Held {
         self.foreign.contains_key(id)
     }
 
-    /// Drops the jobs of other managers' partitions that are held in a queue, of one limit if it is named, since a new
-    /// look shows which of them are still there.
-    /// Those that went on stay known as such.
+    /// Drops the jobs of other managers' partitions that are held in a queue, of one limit if it is named, else of those
+    /// that have no look of their own, since a new look shows which of them are still there. Those that went on stay
+    /// known as such, and those that are this manager's own by now stay.
     pub(in crate::manager::dispatch) fn drop_foreign(
         &mut self,
         queue: &QueueName,
         limit: Option<&LimitName>,
-        went_on: impl Fn(&JobId) -> bool,
+        (went_on, is_own): (impl Fn(&JobId) -> bool, impl Fn(&Job) -> bool),
     ) {
-        let is_of_look = |by: &HeldBy| match by {
-            HeldBy::Limit(of, in_queue) => in_queue == queue && limit.is_none_or(|limit| limit == of),
-            HeldBy::Line(_) => false,
+        let Self { by: rows, foreign, places, .. } = self;
+        let is_of_look = |by: &HeldBy| match (by, limit) {
+            (HeldBy::Limit(of, in_queue), Some(limit)) => in_queue == queue && limit == of,
+            (HeldBy::Limit(_, in_queue), None) => in_queue == queue && !rows.get(by).is_some_and(|row| row.has_more),
+            (HeldBy::Line(_), _) => false,
         };
-        let dropped = self.foreign.extract_if(|id, by| is_of_look(by) && !went_on(id));
-        let dropped: Vec<JobId> = dropped.map(|(id, _)| id).collect();
-        for id in &dropped {
+        let dropped = foreign.extract_if(|id, by| is_of_look(by) && !went_on(id));
+        let dropped: Vec<(JobId, HeldBy)> = dropped.collect();
+        let is_kept = |(id, by): &(JobId, HeldBy)| {
+            let rank = places.get(id).filter(|(of, _)| of == by).map(|(_, rank)| rank);
+            let job = rank.and_then(|rank| rows.get(by)?.jobs.get(rank));
+            job.is_some_and(|held| is_own(&held.job))
+        };
+        let gone: Vec<JobId> = dropped.into_iter().filter(|entry| !is_kept(entry)).map(|(id, _)| id).collect();
+        for id in &gone {
             self.remove(id);
         }
     }
