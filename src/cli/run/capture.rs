@@ -88,15 +88,9 @@ impl Outputs {
     /// until it was passed on. What a killed start has left there is brought into its last form.
     pub(super) fn create(folder: PathBuf, limit: u64, whole: bool) -> io::Result<Self> {
         fs::create_dir_all(&folder)?;
+        settle(&folder, limit);
         let shared = Shared { ended: Mutex::default(), waiting: watch::Sender::new(0) };
-        let outputs = Self { folder, limit: limit.max(2), whole, shared: Arc::new(shared) };
-        for entry in fs::read_dir(&outputs.folder)?.flatten() {
-            let left = entry.path();
-            if left.extension().is_some_and(|end| end == WHOLE) {
-                outputs.keep(&left, &left.with_extension("")).and_then(|_| remove(&left))?;
-            }
-        }
-        Ok(outputs)
+        Ok(Self { folder, limit: limit.max(2), whole, shared: Arc::new(shared) })
     }
 
     /// Returns the file of what is kept of a stream. It is there only if something was written to the stream.
@@ -116,7 +110,7 @@ impl Outputs {
             for stream in [Stream::Stdout, Stream::Stderr] {
                 let kept = self.file(ran, stream);
                 let whole = with_end(&kept);
-                match self.keep(&whole, &kept) {
+                match keep(&whole, &kept, self.limit) {
                     Ok(Some(file)) => written.whole.push((stream, file)),
                     Ok(None) => {}
                     Err(error) => {
@@ -142,28 +136,45 @@ impl Outputs {
             }
         }
     }
+}
 
-    /// Makes what is kept of the file at `whole`, and returns the file that has everything: `kept` unless that is more
-    /// than is kept. `None` where there is neither.
-    fn keep(&self, whole: &Path, kept: &Path) -> io::Result<Option<PathBuf>> {
-        let file = match File::open(whole) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let total = file.metadata()?.len();
-        if total <= self.limit {
-            fs::rename(whole, kept)?;
-            return Ok(Some(kept.to_owned()));
+/// Brings what a killed start has left in a folder of output into its last form. What cannot be kept, as on a full
+/// disk, is removed: it is in nobody's way then.
+pub(super) fn settle(folder: &Path, limit: u64) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let left = entry.path();
+        if left.extension().is_none_or(|end| end != WHOLE) {
+            continue;
         }
-        let (head, tail) = halves(self.limit);
-        let marker = left_out(total - self.limit);
-        let to = File::create(kept)?;
-        copy(&file, 0, &to, 0, head)?;
-        to.write_all_at(marker.as_bytes(), head)?;
-        copy(&file, total - tail, &to, head + marker.len() as u64, tail)?;
-        Ok(Some(whole.to_owned()))
+        if let Err(error) = keep(&left, &left.with_extension(""), limit.max(2)) {
+            tracing::warn!(file = %left.display(), %error, "what a job wrote cannot be kept, and is removed");
+        }
+        if let Err(error) = remove(&left) {
+            tracing::warn!(file = %left.display(), %error, "what a job wrote cannot be removed");
+        }
     }
+}
+
+/// Makes what is kept of the file at `whole`, at most `limit` bytes beside a line, and returns the file that has
+/// everything: `kept` unless that is more than is kept. `None` where there is neither.
+fn keep(whole: &Path, kept: &Path, limit: u64) -> io::Result<Option<PathBuf>> {
+    let file = match File::open(whole) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let total = file.metadata()?.len();
+    if total <= limit {
+        fs::rename(whole, kept)?;
+        return Ok(Some(kept.to_owned()));
+    }
+    let (head, tail) = halves(limit);
+    let marker = left_out(total - limit);
+    let to = File::create(kept)?;
+    copy(&file, 0, &to, 0, head)?;
+    to.write_all_at(marker.as_bytes(), head)?;
+    copy(&file, total - tail, &to, head + marker.len() as u64, tail)?;
+    Ok(Some(whole.to_owned()))
 }
 
 /// Copies so many bytes.
@@ -399,6 +410,16 @@ mod tests {
         let kept = |name: &str| fs::read_to_string(outputs.folder.join(format!("{name}.1.stdout"))).expect("kept");
         assert_eq!((kept("short").as_str(), kept("long").as_str()), ("abcdefgh", "abcd\n[13 bytes left out]\nrstu"));
         assert!(!whole("short").exists() && !whole("long").exists());
+    }
+
+    #[test]
+    fn what_a_kill_has_left_and_cannot_be_kept_is_removed() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("long.1.stdout.whole"), "abcdefghijklmnopqrstu").expect("written");
+        std::os::unix::fs::symlink("/dev/full", path("long.1.stdout")).expect("linked");
+        Outputs::create(folder.path().to_owned(), 8, true).expect("created");
+        assert!(!path("long.1.stdout.whole").exists());
     }
 
     #[test]

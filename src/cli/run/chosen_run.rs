@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::options::RunArgs;
-use super::place::Place;
+use super::place::{OwnJob, Place, RunRecord};
 use super::source::Planned;
 use super::start::{self, Opened};
 use crate::cli::failure::Failure;
@@ -14,10 +14,37 @@ use crate::clock::{Clock as _, SystemClock, Timestamp};
 /// The variable with the id of the job of Leasehold's own that this process runs in. It is another one with each
 /// trigger of a schedule and each run, and the same with each attempt.
 const JOB_VARIABLE: &str = "LEASEHOLD_JOB_ID";
+/// The variable with the fence of the attempt, which grows with each.
+const FENCE_VARIABLE: &str = "LEASEHOLD_FENCE";
 
 /// Returns the job of Leasehold's own that this process runs in.
-pub(super) fn own_job() -> Option<String> {
-    std::env::var(JOB_VARIABLE).ok().filter(|id| !id.is_empty())
+pub(super) fn own_job() -> Option<OwnJob> {
+    let id = std::env::var(JOB_VARIABLE).ok().filter(|id| !id.is_empty())?;
+    let fence = std::env::var(FENCE_VARIABLE).ok().and_then(|fence| fence.parse().ok()).unwrap_or(0);
+    Some(OwnJob { id, fence })
+}
+
+/// How a start stands to the last run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relation {
+    /// It is outside of any job, or in the attempt of a job that has worked on the run already: a second command of it.
+    Plain,
+    /// It is in a later attempt of the job that the run belongs to.
+    LaterAttempt,
+    /// It is in another job.
+    OtherJob,
+}
+
+fn relation(own: Option<&OwnJob>, last: &RunRecord) -> Relation {
+    match own {
+        None => Relation::Plain,
+        Some(own) if last.job.as_ref() != Some(&own.id) => Relation::OtherJob,
+        Some(own) => match last.fence {
+            Some(fence) if own.fence > fence => Relation::LaterAttempt,
+            Some(fence) if own.fence == fence => Relation::Plain,
+            _ => Relation::OtherJob,
+        },
+    }
 }
 
 /// The run that was chosen, with its store open.
@@ -30,20 +57,27 @@ pub(super) struct ChosenRun {
 }
 
 /// Opens the last run, or begins a new one if that is over for this start.
-pub(super) async fn choose(args: &RunArgs, place: &mut Place) -> Result<ChosenRun, Failure> {
+pub(super) async fn choose(args: &RunArgs, place: &mut Place, planned: &[Planned]) -> Result<ChosenRun, Failure> {
     let own = own_job();
-    let is_same_job = own.is_some() && own == place.last().job;
-    let is_of_other_job = own.is_some() && !is_same_job;
-    let is_over = args.fresh || (is_of_other_job && !args.resume);
+    let relation = relation(own.as_ref(), place.last());
+    let is_same_job = relation == Relation::LaterAttempt;
+    let is_over = args.fresh || (relation == Relation::OtherJob && !args.resume);
     if !place.is_new() && !is_over {
         let is_asked_for = args.resume || args.retry_failed || is_same_job;
         if is_asked_for || place.last().ended_at.is_none() {
             let opened = start::open(&place.folder()).await?;
-            let has_ended = place.last().ended_at.is_some() || opened.has_ended();
+            let listed = in_run(planned, place.last().number);
+            let has_ended = match listed {
+                Ok(listed) => place.last().ended_at.is_some() || opened.has_ended(&listed),
+                Err(failure) => {
+                    opened.manager.shutdown().await;
+                    return Err(failure);
+                }
+            };
             if is_asked_for || !has_ended {
                 // Another attempt of a job whose run has ended could do nothing else.
                 let retry_failed = args.retry_failed || (is_same_job && has_ended && !args.resume);
-                let noted = place.note(false);
+                let noted = place.go_on(own.as_ref().filter(|_| is_same_job));
                 if noted.is_err() {
                     opened.manager.shutdown().await;
                 }
@@ -51,14 +85,19 @@ pub(super) async fn choose(args: &RunArgs, place: &mut Place) -> Result<ChosenRu
             }
             // The former start was killed before it could note that.
             opened.manager.shutdown().await;
-            place.note(true)?;
+            place.note_end()?;
         }
     }
     if !place.is_new() {
-        place.begin(own.as_deref(), usize::try_from(args.keep_runs).unwrap_or(usize::MAX))?;
+        place.begin(own.as_ref(), usize::try_from(args.keep_runs).unwrap_or(usize::MAX))?;
     }
     let opened = start::open(&place.folder()).await?;
     Ok(ChosenRun { opened, goes_on: false, retry_failed: false })
+}
+
+/// Returns the jobs of the list as they are in a run.
+pub(super) fn in_run(planned: &[Planned], run: u64) -> Result<Vec<Planned>, Failure> {
+    planned.iter().map(|job| job.clone().in_run(run)).collect()
 }
 
 /// The beginning of a start for programs.
@@ -75,7 +114,7 @@ struct RunLine {
 impl ChosenRun {
     /// Says which run it is, before anything else is said of it.
     pub(super) fn say(&self, place: &Place, planned: &[Planned], as_json: bool) -> Result<(), Failure> {
-        let (last, done) = (place.last(), self.opened.done(planned));
+        let (last, done) = (place.last(), self.opened.done(planned, self.retry_failed));
         if self.goes_on {
             let (at, done, jobs) = (time_of_day(last.begun_at), grouped(done), grouped(planned.len()));
             complain(&format!("going on with the run of {at}: {done} of {jobs} done before"));

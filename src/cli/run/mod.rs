@@ -83,7 +83,10 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
         return print_commands(&planned);
     }
     let directory = args.data_dir.clone().map_or_else(|| source.data_dir(), Ok)?;
-    let mut place = Place::occupy(&directory, &source.identity()?, own_job().as_deref())?;
+    if let Some(results) = &args.results {
+        place::check_results(results, &directory)?;
+    }
+    let mut place = Place::occupy(&directory, &source.identity()?, own_job().as_ref())?;
     let directory = place.directory().to_owned();
 
     let screen = Arc::new(Screen::new());
@@ -91,10 +94,9 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     let begun = Instant::now();
     let scope = Scope::new(&directory.to_string_lossy());
     let ended = start::end_former_processes(&scope).await?;
-    let chosen = chosen_run::choose(&args, &mut place).await?;
+    let chosen = chosen_run::choose(&args, &mut place, &planned).await?;
     let run = place.last().number;
-    let planned: Result<Vec<Planned>, Failure> = planned.into_iter().map(|job| job.in_run(run)).collect();
-    let planned: Arc<[Planned]> = planned?.into();
+    let planned: Arc<[Planned]> = chosen_run::in_run(&planned, run)?.into();
     if let Err(failure) = chosen.say(&place, &planned, args.json) {
         chosen.opened.manager.shutdown().await;
         return Err(failure);
@@ -106,6 +108,9 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     let order = StartOrder { shuffled: args.shuf, retry_failed: chosen.retry_failed };
     let (manager, started) = start::start(chosen.opened, &source.name(), &planned, order).await?;
     let Started { waiting, before, removed, tally } = started;
+    for former in place.former_folders() {
+        capture::settle(&former.join("output"), args.output_limit.0);
+    }
     let is_passed_on = shown(&args) != Shown::None || args.results.is_some();
     let outputs = Outputs::create(place.folder().join("output"), args.output_limit.0, is_passed_on);
     let outputs = Arc::new(outputs.map_err(|error| Failure::Failed(format!("cannot keep output: {error}")))?);
@@ -120,7 +125,7 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     let ((tally, lost), left) = (watch.end().await, watch.left().len());
     worked?;
     if left == 0 {
-        place.note(true)?;
+        place.note_end()?;
     }
 
     let failed = tally.failed > 0;

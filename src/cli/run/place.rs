@@ -6,14 +6,16 @@
 //! 1/, 2/, …  a run each: its store, and what its jobs wrote in output/
 //! ```
 //!
-//! `run.json` is replaced durably and at once. A run is entered before its first job is stored, and removed before its
-//! folder is; so a folder that is not entered belongs to nobody. Former versions kept their only run in the directory
-//! itself: it becomes the folder of the first.
+//! `run.json` is replaced durably and at once. A run is entered before its first job is stored. Before its folder is
+//! removed, its number goes to a list of those that are to be removed; no other folder ever is, nor one in which
+//! something else lies than what a store writes. Former versions kept their only run in the directory itself: it
+//! becomes the folder of the first, and `run.json` says so until everything is there.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,8 +28,26 @@ const MARKER: &str = "run.json";
 const LOCK: &str = "run.lock";
 /// How the names begin of what is the directory's own.
 const OWN: &str = "run.";
-/// How the names begin of what former versions kept in the directory itself.
-const FORMER: [&str; 5] = ["leasehold.", "store", "log", "audit", "output"];
+/// What a store writes in its folder, and the output of jobs. A file is written under its name with [`UNFINISHED`]
+/// first.
+const STORES: [&str; 15] = [
+    STORE_LOCK,
+    "leasehold.format",
+    "leasehold.seal",
+    "leasehold.openings",
+    "leasehold.rebuilds",
+    "leasehold.room",
+    "leasehold.try",
+    "leasehold.incoming",
+    "store",
+    "store.incoming",
+    "store.old",
+    "log",
+    "audit",
+    "output",
+    "output.damaged",
+];
+const UNFINISHED: &str = ".new";
 /// The lock of a store.
 const STORE_LOCK: &str = "leasehold.lock";
 
@@ -37,6 +57,12 @@ struct Marker {
     /// Oldest first; none where a former version wrote it.
     #[serde(default)]
     runs: Vec<RunRecord>,
+    /// The numbers of former runs whose folders are to be removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    removing: Vec<u64>,
+    /// Whether the run of a former version is being moved to the folder of the first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    moving: bool,
 }
 
 /// A run of a list.
@@ -51,6 +77,24 @@ pub(super) struct RunRecord {
     /// The job of Leasehold's own that began it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) job: Option<String>,
+    /// The fence of that job's last attempt that worked on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) fence: Option<u64>,
+}
+
+/// A job of Leasehold's own, in one of its attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OwnJob {
+    pub(super) id: String,
+    /// It grows with each attempt.
+    pub(super) fence: u64,
+}
+
+impl RunRecord {
+    fn begin(number: u64, job: Option<&OwnJob>) -> Self {
+        let (job, fence) = (job.map(|job| job.id.clone()), job.map(|job| job.fence));
+        Self { number, begun_at: now(), ended_at: None, job, fence }
+    }
 }
 
 /// A data directory that this process holds.
@@ -60,6 +104,8 @@ pub(super) struct Place {
     source: String,
     /// Oldest first, and at least one.
     runs: Vec<RunRecord>,
+    removing: Vec<u64>,
+    moving: bool,
     /// Whether the only run was entered just now.
     is_new: bool,
     lock: File,
@@ -78,23 +124,29 @@ impl Place {
     ///
     /// # Errors
     /// The directory belongs to another list, or to a server, or another process works in it.
-    pub(super) fn occupy(directory: &Path, identity: &str, job: Option<&str>) -> Result<Self, Failure> {
+    pub(super) fn occupy(directory: &Path, identity: &str, job: Option<&OwnJob>) -> Result<Self, Failure> {
         let failed = |error: io::Error| cannot_use(directory, &error);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         let directory = directory.canonicalize().map_err(failed)?;
         check_owner(&directory, identity)?;
         let lock = hold(&directory, LOCK)?;
-        let mut place = Self { directory, source: identity.to_owned(), runs: Vec::new(), is_new: false, lock };
-        let marker = check_owner(&place.directory, identity)?;
-        place.is_new = marker.is_none();
-        place.runs = marker.map(|marker| marker.runs).unwrap_or_default();
+        let marker = check_owner(&directory, identity)?;
+        let is_new = marker.is_none();
+        let none = || Marker { source: identity.to_owned(), runs: Vec::new(), removing: Vec::new(), moving: false };
+        let Marker { source, runs, removing, moving } = marker.unwrap_or_else(none);
+        let mut place = Self { directory, source, runs, removing, moving, is_new, lock };
         if place.runs.is_empty() {
-            let begun_at = if place.is_new { now() } else { place.marked_at() };
-            let job = job.filter(|_| place.is_new).map(str::to_owned);
-            place.runs.push(RunRecord { number: 1, begun_at, ended_at: None, job });
+            let mut first = RunRecord::begin(1, job.filter(|_| is_new));
+            if !is_new {
+                first.begun_at = place.marked_at();
+                place.moving = true;
+            }
+            place.runs.push(first);
             place.write()?;
         }
-        place.take_over_former_layout()?;
+        if place.moving {
+            place.take_over_former_layout()?;
+        }
         place.sweep();
         Ok(place)
     }
@@ -119,28 +171,50 @@ impl Place {
         self.directory.join(self.last().number.to_string())
     }
 
-    /// Begins a run, and removes the oldest ones beyond `keep`.
-    pub(super) fn begin(&mut self, job: Option<&str>, keep: usize) -> Result<(), Failure> {
-        let number = self.last().number + 1;
-        self.runs.push(RunRecord { number, begun_at: now(), ended_at: None, job: job.map(str::to_owned) });
-        self.runs.drain(..self.runs.len().saturating_sub(keep.max(1)));
+    /// Returns the folders of the runs before the last one.
+    pub(super) fn former_folders(&self) -> impl Iterator<Item = PathBuf> {
+        let former = &self.runs[..self.runs.len().saturating_sub(1)];
+        former.iter().map(|run| self.directory.join(run.number.to_string()))
+    }
+
+    /// Begins a run, and removes the oldest ones beyond `keep`. What already has the name of its folder is somebody's
+    /// own, and its number is left out.
+    pub(super) fn begin(&mut self, job: Option<&OwnJob>, keep: usize) -> Result<(), Failure> {
+        let is_free = |number: &u64| fs::symlink_metadata(self.directory.join(number.to_string())).is_err();
+        let number = (self.last().number + 1..).find(is_free).unwrap_or(u64::MAX);
+        self.runs.push(RunRecord::begin(number, job));
+        let removed = self.runs.drain(..self.runs.len().saturating_sub(keep.max(1)));
+        self.removing.extend(removed.map(|run| run.number));
         self.write()?;
         self.sweep();
         Ok(())
     }
 
-    /// Notes whether the last run has ended. The note is durable when this returns.
-    pub(super) fn note(&mut self, has_ended: bool) -> Result<(), Failure> {
+    /// Notes that the last run goes on, in this attempt of the job that it belongs to. The note is durable when this
+    /// returns.
+    pub(super) fn go_on(&mut self, job: Option<&OwnJob>) -> Result<(), Failure> {
         let Some(last) = self.runs.last_mut() else { return Ok(()) };
-        if last.ended_at.is_some() == has_ended {
+        let fence = job.map_or(last.fence, |job| Some(job.fence));
+        if last.ended_at.is_none() && last.fence == fence {
             return Ok(());
         }
-        last.ended_at = has_ended.then(now);
+        (last.ended_at, last.fence) = (None, fence);
+        self.write()
+    }
+
+    /// Notes that the last run has ended. The note is durable when this returns.
+    pub(super) fn note_end(&mut self) -> Result<(), Failure> {
+        let Some(last) = self.runs.last_mut() else { return Ok(()) };
+        if last.ended_at.is_some() {
+            return Ok(());
+        }
+        last.ended_at = Some(now());
         self.write()
     }
 
     fn write(&self) -> Result<(), Failure> {
-        let marker = Marker { source: self.source.clone(), runs: self.runs.clone() };
+        let (source, runs) = (self.source.clone(), self.runs.clone());
+        let marker = Marker { source, runs, removing: self.removing.clone(), moving: self.moving };
         let text = serde_json::to_vec(&marker)?;
         let unfinished = self.directory.join(format!("{MARKER}.new"));
         let replace = || {
@@ -162,41 +236,126 @@ impl Place {
 
     /// Moves what a former version kept in the directory itself to the folder of the first run. What was interrupted
     /// goes on with what is left.
-    fn take_over_former_layout(&self) -> Result<(), Failure> {
+    fn take_over_former_layout(&mut self) -> Result<(), Failure> {
         let failed = |error: io::Error| cannot_use(&self.directory, &error);
-        let is_former = |entry: &fs::DirEntry| {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            FORMER.iter().any(|former| name.starts_with(former))
-        };
-        let former: Vec<_> = fs::read_dir(&self.directory).map_err(failed)?.flatten().filter(is_former).collect();
-        if former.is_empty() {
-            return Ok(());
-        }
-        // A process of the former version holds this one.
-        let _lock = hold(&self.directory, STORE_LOCK)?;
         let first = self.directory.join("1");
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&first).map_err(failed)?;
-        for entry in former {
-            fs::rename(entry.path(), first.join(entry.file_name())).map_err(failed)?;
+        if let Some(other) = foreign(&first).map_err(failed)? {
+            return Err(Failure::Failed(format!(
+                "the run of a former version is to be moved to {}, and {other:?} is there, which no run has written: \
+                 move that elsewhere, then start again",
+                first.display()
+            )));
         }
-        // Not there before, where only a part was left to be moved.
-        let moved = [self.directory.join(STORE_LOCK), first.join(STORE_LOCK)];
-        if moved[0].exists() {
-            fs::rename(&moved[0], &moved[1]).map_err(failed)?;
+        let entries = fs::read_dir(&self.directory).map_err(failed)?;
+        let former: Vec<_> = entries.flatten().filter(|entry| is_stores(&entry.file_name())).collect();
+        if !former.is_empty() {
+            // A process of the former version holds this one.
+            let _lock = hold(&self.directory, STORE_LOCK)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&first).map_err(failed)?;
+            for entry in former {
+                fs::rename(entry.path(), first.join(entry.file_name())).map_err(failed)?;
+            }
+            // Not there before, where only a part was left to be moved.
+            let moved = [self.directory.join(STORE_LOCK), first.join(STORE_LOCK)];
+            if moved[0].exists() {
+                fs::rename(&moved[0], &moved[1]).map_err(failed)?;
+            }
+            File::open(&self.directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
         }
-        File::open(&self.directory).and_then(|directory| directory.sync_all()).map_err(failed)
+        self.moving = false;
+        self.write()
     }
 
-    /// Removes the folders of runs that are not entered.
-    fn sweep(&self) {
-        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            let number = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
-            let is_removed = number.is_some_and(|number| self.runs.iter().all(|run| run.number != number));
-            if is_removed && let Err(error) = fs::remove_dir_all(entry.path()) {
-                tracing::warn!(folder = %entry.path().display(), %error, "a former run cannot be removed");
+    /// Removes the folders of former runs.
+    fn sweep(&mut self) {
+        if self.removing.is_empty() {
+            return;
+        }
+        let (directory, last) = (self.directory.clone(), self.last().number);
+        self.removing.retain(|number| {
+            let folder = directory.join(number.to_string());
+            let removed = match foreign(&folder) {
+                _ if *number >= last => Ok(()),
+                Ok(None) => fs::remove_dir_all(&folder),
+                Ok(Some(other)) => {
+                    let folder = folder.display();
+                    tracing::warn!(%folder, ?other, "a former run is left there: not all in it was written by one");
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            };
+            let removed = removed.or_else(|error| none_if_missing(error, ()));
+            if let Err(error) = &removed {
+                tracing::warn!(folder = %folder.display(), %error, "a former run cannot be removed");
             }
+            removed.is_err()
+        });
+        if let Err(failure) = self.write() {
+            tracing::warn!(?failure, "the removal of former runs cannot be noted");
         }
     }
+}
+
+/// Returns whether a store writes something of this name in its folder.
+fn is_stores(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return false };
+    STORES.contains(&name) || STORES.contains(&name.strip_suffix(UNFINISHED).unwrap_or(name))
+}
+
+/// Returns the name of something in the folder of a run that no store writes there; `None` also where there is no
+/// folder.
+fn foreign(folder: &Path) -> io::Result<Option<OsString>> {
+    let kind = match fs::symlink_metadata(folder) {
+        Ok(found) => found.file_type(),
+        Err(error) => return none_if_missing(error, None),
+    };
+    if !kind.is_dir() {
+        return Ok(folder.file_name().map(OsStr::to_owned));
+    }
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if !is_stores(&name) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+fn none_if_missing<T>(error: io::Error, none: T) -> io::Result<T> {
+    if error.kind() == ErrorKind::NotFound { Ok(none) } else { Err(error) }
+}
+
+/// Checks that results do not come to lie among the runs of a data directory, where they could be taken for a run or
+/// be removed with one.
+///
+/// # Errors
+/// A usage error that says why.
+pub(super) fn check_results(results: &Path, directory: &Path) -> Result<(), Failure> {
+    let failed = |error: io::Error| cannot_use(directory, &error);
+    let (results, directory) = (resolve(results).map_err(failed)?, resolve(directory).map_err(failed)?);
+    // The folder in which all results lie.
+    let within = results.join("1");
+    if results.starts_with(&directory) || within.starts_with(&directory) || directory.starts_with(&within) {
+        return Err(Failure::Usage(format!(
+            "the results cannot be in the data directory {}, whose folders are those of runs and are removed with \
+             them; choose another directory with --results",
+            directory.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Returns a path without symbolic links, also of what is not there yet.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let mut resolved = PathBuf::new();
+    for part in std::path::absolute(path)?.components() {
+        match part {
+            Component::ParentDir => drop(resolved.pop()),
+            part => resolved.push(part),
+        }
+        resolved = resolved.canonicalize().unwrap_or(resolved);
+    }
+    Ok(resolved)
 }
 
 fn now() -> Timestamp {
@@ -262,64 +421,4 @@ fn hold(directory: &Path, name: &str) -> Result<File, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn occupy(directory: &Path, identity: &str) -> Result<Place, Failure> {
-        Place::occupy(directory, identity, None)
-    }
-
-    #[test]
-    fn a_directory_is_found_again_by_its_own_run_and_by_no_other() {
-        let parent = tempfile::tempdir().expect("a directory");
-        let directory = parent.path().join("a/b");
-        let first = occupy(&directory, "file /x").expect("free").directory().to_owned();
-        assert_eq!(occupy(&directory, "file /x").expect("its own").directory(), first);
-        assert!(matches!(occupy(&directory, "file /y"), Err(Failure::Usage(said)) if said.contains("file /x")));
-    }
-
-    #[test]
-    fn a_directory_with_other_data_is_left_alone() {
-        let directory = tempfile::tempdir().expect("a directory");
-        fs::write(directory.path().join("leasehold.format"), "1").expect("written");
-        assert!(matches!(occupy(directory.path(), "file /x"), Err(Failure::Usage(_))));
-        assert_eq!(fs::read_dir(directory.path()).expect("there").count(), 1);
-    }
-
-    #[test]
-    fn one_process_works_in_a_directory_and_only_so_many_runs_are_kept() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let mut place = occupy(directory.path(), "x").expect("free");
-        assert!(matches!(occupy(directory.path(), "x"), Err(Failure::Failed(said)) if said.contains("in use by")));
-        for number in 1..=4 {
-            assert_eq!(place.last().number, number);
-            fs::create_dir(place.folder()).expect("made");
-            place.note(true).expect("noted");
-            place.begin(Some("job"), 2).expect("begun");
-        }
-        fs::create_dir(directory.path().join("9")).expect("made");
-        drop(place);
-        let place = occupy(directory.path(), "x").expect("free again");
-        assert_eq!((place.last().number, place.last().ended_at, place.runs.len()), (5, None, 2));
-        assert!(place.runs[0].ended_at.is_some() && place.last().job.as_deref() == Some("job"));
-        let mut folders: Vec<_> = fs::read_dir(directory.path()).expect("there").flatten().collect();
-        folders.retain(|entry| entry.path().is_dir());
-        assert_eq!(folders.iter().map(|entry| entry.file_name()).collect::<Vec<_>>(), ["4"]);
-    }
-
-    #[test]
-    fn the_run_of_a_former_version_is_the_first_also_when_its_move_was_interrupted() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = |name: &str| directory.path().join(name);
-        fs::write(path("run.json"), "{\"source\":\"x\"}").expect("written");
-        fs::create_dir_all(path("store/a")).expect("made");
-        fs::write(path("leasehold.format"), "8").expect("written");
-        fs::create_dir_all(path("1/log")).expect("made");
-        let place = occupy(directory.path(), "x").expect("its own");
-        assert_eq!((place.last().number, place.last().ended_at, place.is_new()), (1, None, false));
-        for there in ["1/log", "1/store/a", "1/leasehold.format"] {
-            assert!(path(there).exists(), "{there}");
-        }
-        assert!(!path("store").exists() && !path("leasehold.lock").exists());
-    }
-}
+mod tests;

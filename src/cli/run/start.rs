@@ -64,14 +64,22 @@ pub(super) struct Opened {
 
 impl Opened {
     /// Returns whether the run's jobs are there and all of them have ended. Jobs are stored before the first one runs,
-    /// so a start that was killed earlier leaves some that wait, or none.
-    pub(super) fn has_ended(&self) -> bool {
-        !self.former.is_empty() && self.former.values().all(|state| state.is_final())
+    /// so a start that was killed earlier leaves some that wait, or none. A job of the list that was cancelled had no
+    /// line for a while, and is still to run.
+    pub(super) fn has_ended(&self, planned: &[Planned]) -> bool {
+        let is_cancelled = |planned: &Planned| self.former.get(&planned.id) == Some(&JobState::Cancelled);
+        let is_final = self.former.values().all(|state| state.is_final());
+        !self.former.is_empty() && is_final && !planned.iter().any(is_cancelled)
     }
 
-    /// Returns how many of these jobs had ended.
-    pub(super) fn done(&self, planned: &[Planned]) -> usize {
-        planned.iter().filter(|planned| self.former.get(&planned.id).is_some_and(|state| state.is_final())).count()
+    /// Returns how many of these jobs had ended and will not run again.
+    pub(super) fn done(&self, planned: &[Planned], retry_failed: bool) -> usize {
+        let is_done = |planned: &&Planned| match self.former.get(&planned.id) {
+            Some(JobState::Completed) => true,
+            Some(JobState::Failed | JobState::Expired) => !retry_failed,
+            Some(JobState::Cancelled | JobState::Available | JobState::Running) | None => false,
+        };
+        planned.iter().filter(is_done).count()
     }
 }
 
@@ -143,7 +151,7 @@ async fn put_in_order(
     if reclaimed > 0 {
         complain(&format!("{reclaimed} jobs were interrupted and will run again"));
     }
-    let mut started = Started { removed: cancel_removed(manager, former, planned).await?, ..Started::default() };
+    let mut started = Started::default();
     // Jobs are handed out by their due times: a millisecond apart and all of them past, they run in the list's order.
     let mut due = manager.now().minus(Duration::from_millis(planned.len() as u64));
     let mut in_order: Vec<&Planned> = planned.iter().collect();
@@ -176,6 +184,8 @@ async fn put_in_order(
             resume(manager, &mut started, planned, &job, order.retry_failed).await?;
         }
     }
+    // Last, when every line was found to be good and is stored.
+    started.removed = cancel_removed(manager, former, planned).await?;
     Ok(started)
 }
 
