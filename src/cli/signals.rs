@@ -1,9 +1,11 @@
 //! SIGTERM and Ctrl-C: the first requests a graceful stop, the second an immediate one. SIGHUP, where a command asks
-//! for it, requests a graceful one at any time: a terminal that is closed sends it, and so does the shell in it.
+//! for it, requests a graceful one as the first of them, and nothing after one: a terminal that is closed sends it, and
+//! so does the shell in it.
 
 use std::sync::{Arc, OnceLock};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use super::failure::{ExitStatus, Failure};
 use crate::worker::{Stop, StopHandle};
@@ -14,6 +16,8 @@ pub(super) struct Signals {
     stop: StopHandle,
     /// The exit status for the first signal.
     first: Arc<OnceLock<ExitStatus>>,
+    /// Cancelled at the signal that requests an immediate stop.
+    second: CancellationToken,
 }
 
 impl Signals {
@@ -32,8 +36,7 @@ impl Signals {
             let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
             let receiver = signals.clone();
             tokio::spawn(async move {
-                if hangup.recv().await.is_some() {
-                    receiver.first.get_or_init(|| ExitStatus::HungUp);
+                if hangup.recv().await.is_some() && receiver.first.set(ExitStatus::HungUp).is_ok() {
                     receiver.stop.request(Stop::Drain);
                     on_stop(Stop::Drain);
                 }
@@ -49,11 +52,16 @@ impl Signals {
         let signals = Self::default();
         let receiver = signals.clone();
         tokio::spawn(async move {
-            for stop in [Stop::Drain, Stop::Now] {
+            loop {
                 let status = next(&mut interrupt, &mut terminate).await;
-                receiver.first.get_or_init(|| status);
+                // After a hangup this is the second one.
+                let stop = if receiver.first.set(status).is_ok() { Stop::Drain } else { Stop::Now };
                 receiver.stop.request(stop);
                 on_stop(stop);
+                if stop == Stop::Now {
+                    receiver.second.cancel();
+                    return;
+                }
             }
         });
         Ok(signals)
@@ -62,6 +70,11 @@ impl Signals {
     /// Returns the handle that the signals stop.
     pub(super) fn stop(&self) -> StopHandle {
         self.stop.clone()
+    }
+
+    /// Waits for the signal that requests an immediate stop.
+    pub(super) async fn at_once(&self) {
+        self.second.cancelled().await;
     }
 
     /// Returns the exit status for the first signal, if there was one.

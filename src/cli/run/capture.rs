@@ -4,7 +4,7 @@
 //! and its end, with a line between them that says how much is left out. Of output that nobody is shown no more than
 //! that is written: while the attempt runs the last half of a full file is a ring, which is turned when it has ended.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -85,12 +85,22 @@ struct Shared {
 
 impl Outputs {
     /// Creates the files' folder, in which `limit` bytes are kept of each stream. With `whole` everything is there
-    /// until it was passed on. What a killed start has left there is brought into its last form.
-    pub(super) fn create(folder: PathBuf, limit: u64, whole: bool) -> io::Result<Self> {
+    /// until it was passed on. What a killed start has left there is brought into its last form, but for what `left`
+    /// attempts wrote that is still to be passed on.
+    pub(super) fn create(folder: PathBuf, limit: u64, whole: bool, left: &[(usize, Ran)]) -> io::Result<Self> {
         fs::create_dir_all(&folder)?;
-        settle(&folder, limit);
         let shared = Shared { ended: Mutex::default(), waiting: watch::Sender::new(0) };
-        Ok(Self { folder, limit: limit.max(2), whole, shared: Arc::new(shared) })
+        let outputs = Self { folder, limit: limit.max(2), whole, shared: Arc::new(shared) };
+        let left = left.iter().filter(|_| whole).flat_map(|(_, ran)| outputs.whole(ran));
+        settle(&outputs.folder, limit, &left.map(|(_, file)| file).collect());
+        Ok(outputs)
+    }
+
+    /// Returns the files of an attempt that wait to be passed on, whole.
+    pub(super) fn whole(&self, ran: &Ran) -> Vec<(Stream, PathBuf)> {
+        let streams = [Stream::Stdout, Stream::Stderr].into_iter().filter(|_| self.whole);
+        let files = streams.map(|stream| (stream, with_end(&self.file(ran, stream))));
+        files.filter(|(_, file)| file.exists()).collect()
     }
 
     /// Returns the file of what is kept of a stream. It is there only if something was written to the stream.
@@ -98,28 +108,16 @@ impl Outputs {
         self.folder.join(format!("{}.{}.{}", file_name(ran.id.as_str()), ran.fence, stream.as_str()))
     }
 
-    /// Returns the file of what is kept of a stream to which something was written.
+    /// Returns the file of what is kept of a stream to which something was written. It is there once the output was
+    /// passed on.
     pub(super) fn written(&self, ran: &Ran, stream: Stream) -> Option<PathBuf> {
-        Some(self.file(ran, stream)).filter(|file| file.exists())
+        Some(self.file(ran, stream)).filter(|file| file.exists() || with_end(file).exists())
     }
 
-    /// Brings what is kept of an attempt that has ended into its last form, and returns what is to be passed on.
+    /// Returns what an attempt that has ended has left to be passed on.
     pub(super) fn take(&self, ran: &Ran) -> Written {
         let mut written = self.shared.ended.lock().remove(ran).unwrap_or_default();
-        if self.whole {
-            for stream in [Stream::Stdout, Stream::Stderr] {
-                let kept = self.file(ran, stream);
-                let whole = with_end(&kept);
-                match keep(&whole, &kept, self.limit) {
-                    Ok(Some(file)) => written.whole.push((stream, file)),
-                    Ok(None) => {}
-                    Err(error) => {
-                        tracing::warn!(file = %kept.display(), %error, "what a job wrote cannot be kept");
-                        written.whole.push((stream, whole));
-                    }
-                }
-            }
-        }
+        written.whole = self.whole(ran);
         written
     }
 
@@ -128,53 +126,81 @@ impl Outputs {
         self.shared.waiting.send_modify(|waiting| *waiting = waiting.saturating_sub(written.bytes));
     }
 
-    /// Removes what was passed on and is not kept.
+    /// Brings what was passed on into its last form.
     pub(super) fn passed_on(&self, files: &[(Stream, PathBuf)]) {
-        for (_, file) in files.iter().filter(|(_, file)| file.extension().is_some_and(|end| end == WHOLE)) {
-            if let Err(error) = remove(file) {
-                tracing::warn!(file = %file.display(), %error, "what a job wrote cannot be removed");
-            }
+        for (_, file) in files {
+            settle_file(file, self.limit);
         }
     }
 }
 
-/// Brings what a killed start has left in a folder of output into its last form. What cannot be kept, as on a full
-/// disk, is removed: it is in nobody's way then.
-pub(super) fn settle(folder: &Path, limit: u64) {
+/// Returns the last of these jobs' attempts of which a killed start has left something in a folder of output that was
+/// not passed on.
+pub(super) fn left<'a>(folder: &Path, jobs: impl Iterator<Item = (usize, &'a JobId)>) -> Vec<(usize, Ran)> {
+    let mut fences: HashMap<String, u64> = HashMap::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let left = entry.path();
-        if left.extension().is_none_or(|end| end != WHOLE) {
-            continue;
+        let name = entry.file_name();
+        let parts = name.to_str().and_then(|name| {
+            let (of, _stream) = name.strip_suffix(WHOLE)?.strip_suffix('.')?.rsplit_once('.')?;
+            let (job, fence) = of.rsplit_once('.')?;
+            Some((job.to_owned(), fence.parse::<u64>().ok()?))
+        });
+        if let Some((job, fence)) = parts {
+            fences.entry(job).and_modify(|last| *last = fence.max(*last)).or_insert(fence);
         }
-        if let Err(error) = keep(&left, &left.with_extension(""), limit.max(2)) {
-            tracing::warn!(file = %left.display(), %error, "what a job wrote cannot be kept, and is removed");
+    }
+    if fences.is_empty() {
+        return Vec::new();
+    }
+    let attempts = jobs.filter_map(|(index, id)| {
+        let fence = *fences.get(&file_name(id.as_str()))?;
+        Some((index, Ran { id: id.clone(), fence, attempt: 0 }))
+    });
+    attempts.collect()
+}
+
+/// Brings what a killed start has left in a folder of output into its last form, and returns the number of the files.
+/// Those of `but` are left as they are.
+pub(super) fn settle(folder: &Path, limit: u64, but: &HashSet<PathBuf>) -> usize {
+    let mut settled = 0;
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let file = entry.path();
+        if file.extension().is_some_and(|end| end == WHOLE) && !but.contains(&file) {
+            settle_file(&file, limit.max(2));
+            settled += 1;
         }
-        if let Err(error) = remove(&left) {
-            tracing::warn!(file = %left.display(), %error, "what a job wrote cannot be removed");
-        }
+    }
+    settled
+}
+
+/// Makes what is kept of a whole file, and removes that. What cannot be kept, as on a full disk, is removed as well: it
+/// is in nobody's way then.
+fn settle_file(whole: &Path, limit: u64) {
+    if let Err(error) = keep(whole, &whole.with_extension(""), limit) {
+        tracing::warn!(file = %whole.display(), %error, "what a job wrote cannot be kept, and is removed");
+    }
+    if let Err(error) = remove(whole) {
+        tracing::warn!(file = %whole.display(), %error, "what a job wrote cannot be removed");
     }
 }
 
-/// Makes what is kept of the file at `whole`, at most `limit` bytes beside a line, and returns the file that has
-/// everything: `kept` unless that is more than is kept. `None` where there is neither.
-fn keep(whole: &Path, kept: &Path, limit: u64) -> io::Result<Option<PathBuf>> {
+/// Makes what is kept of the file at `whole`, if it is there: at most `limit` bytes beside a line.
+fn keep(whole: &Path, kept: &Path, limit: u64) -> io::Result<()> {
     let file = match File::open(whole) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
     let total = file.metadata()?.len();
     if total <= limit {
-        fs::rename(whole, kept)?;
-        return Ok(Some(kept.to_owned()));
+        return fs::rename(whole, kept);
     }
     let (head, tail) = halves(limit);
     let marker = left_out(total - limit);
     let to = File::create(kept)?;
     copy(&file, 0, &to, 0, head)?;
     to.write_all_at(marker.as_bytes(), head)?;
-    copy(&file, total - tail, &to, head + marker.len() as u64, tail)?;
-    Ok(Some(whole.to_owned()))
+    copy(&file, total - tail, &to, head + marker.len() as u64, tail)
 }
 
 /// Copies so many bytes.
@@ -406,7 +432,7 @@ mod tests {
         for (name, text) in [("short", "abcdefgh"), ("long", "abcdefghijklmnopqrstu")] {
             fs::write(whole(name), text).expect("written");
         }
-        let outputs = Outputs::create(folder.path().to_owned(), 8, true).expect("created");
+        let outputs = Outputs::create(folder.path().to_owned(), 8, true, &[]).expect("created");
         let kept = |name: &str| fs::read_to_string(outputs.folder.join(format!("{name}.1.stdout"))).expect("kept");
         assert_eq!((kept("short").as_str(), kept("long").as_str()), ("abcdefgh", "abcd\n[13 bytes left out]\nrstu"));
         assert!(!whole("short").exists() && !whole("long").exists());
@@ -418,7 +444,7 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         fs::write(path("long.1.stdout.whole"), "abcdefghijklmnopqrstu").expect("written");
         std::os::unix::fs::symlink("/dev/full", path("long.1.stdout")).expect("linked");
-        Outputs::create(folder.path().to_owned(), 8, true).expect("created");
+        Outputs::create(folder.path().to_owned(), 8, true, &[]).expect("created");
         assert!(!path("long.1.stdout.whole").exists());
     }
 

@@ -3,8 +3,8 @@
 //! In reading order: `options` (the command line), `source` (the jobs and their ids: lines, or a `template` with
 //! `replacement` strings for `arguments`, which `find` looks for among files), `place` (the data directory and the runs
 //! in it), `chosen_run` (which of them goes on), `start` (what is left to do), this file, `handler` and `capture` (how
-//! commands run, and what they write), `watch` (what has ended, and when to `halt`), `event`, `teller`, `printer`,
-//! `pass_on`, `screen` and `bar` (what is shown meanwhile), `summary`.
+//! commands run, and what they write), `watch` (what has ended, and when to `halt`), `event`, `teller`, `untold`,
+//! `printer`, `pass_on`, `screen` and `bar` (what is shown meanwhile), `summary`.
 //!
 //! Before the first job of a start runs: the data directory is this process's alone (its lock); no process of
 //! a former start is alive ([`Scope::end_leftovers`]); and what ran then waits again. So a job never runs twice at the
@@ -31,6 +31,7 @@ mod start;
 mod summary;
 mod teller;
 mod template;
+mod untold;
 mod watch;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -52,7 +53,7 @@ use crate::manager::{ClaimOrder, Manager};
 use crate::worker::shell::{self, Scope, ShellHandler};
 use crate::worker::{Stop, Worker, WorkerConfig};
 use arguments::{Input, List};
-use capture::Outputs;
+use capture::{Outputs, Ran};
 use chosen_run::own_job;
 use handler::RunHandler;
 pub(super) use options::RunArgs;
@@ -70,6 +71,8 @@ use watch::Watch;
 const LEASE: Duration = Duration::from_secs(600);
 /// How long one claim waits for a job.
 const WAIT: Duration = Duration::from_secs(60);
+/// How long a reader that stands still is given for the summary.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often jobs whose start deadline has passed are looked for.
 const DEADLINES_EVERY: Duration = Duration::from_secs(1);
 
@@ -109,12 +112,22 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     let (manager, started) = start::start(chosen.opened, &source.name(), &planned, order).await?;
     let Started { waiting, before, removed, tally } = started;
     for former in place.former_folders() {
-        capture::settle(&former.join("output"), args.output_limit.0);
+        let folder = former.join("output");
+        let untold = capture::settle(&folder, args.output_limit.0, &HashSet::new());
+        if untold > 0 {
+            let folder = folder.display();
+            complain(&clean(&format!(
+                "{untold} outputs of a former run were not passed on; what is kept is in {folder}"
+            )));
+        }
     }
     let is_passed_on = shown(&args) != Shown::None || args.results.is_some();
-    let outputs = Outputs::create(place.folder().join("output"), args.output_limit.0, is_passed_on);
+    let folder = place.folder().join("output");
+    let over = planned.iter().enumerate().map(|(index, job)| (index, &job.id)).filter(|(_, id)| !waiting.contains(*id));
+    let left = if is_passed_on { capture::left(&folder, over) } else { Vec::new() };
+    let outputs = Outputs::create(folder, args.output_limit.0, is_passed_on, &left);
     let outputs = Arc::new(outputs.map_err(|error| Failure::Failed(format!("cannot keep output: {error}")))?);
-    let telling = telling(&args, &planned, &waiting, screen.clone(), outputs.clone());
+    let telling = telling(&args, &planned, &waiting, left, screen.clone(), outputs.clone());
     let watch = Watch::start(planned.clone(), &waiting, tally, telling, signals.stop());
     let slots = slots(&args, waiting.len());
     screen.begin(waiting.len(), slots);
@@ -122,22 +135,31 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
     let handler = Arc::new(RunHandler::new(handler, args.nice, watch.clone()));
     let worked = work(&args, &manager, (handler, outputs), slots, &planned, &watch, &signals).await;
     manager.shutdown().await;
-    let ((tally, lost), left) = (watch.end().await, watch.left().len());
+    let ((tally, lost), left) = (watch.end(signals.at_once()).await, watch.left().len());
     worked?;
     if left == 0 {
         place.note_end()?;
     }
 
     let failed = tally.failed > 0;
-    let is_lost = lost.streams > 0;
+    let (is_lost, is_cut_short) = (lost.is_any(), lost.is_cut_short);
     let (jobs, halted) = (planned.len(), watch.is_halted());
     let wall = begun.elapsed();
-    let summary = Summary { data_dir: &directory, run, jobs, before, left, removed, halted, tally, lost, wall };
-    summary.print(args.json)?;
-    if left > 0 {
-        let why = if halted { "ended early" } else { "interrupted" };
-        let but = if args.fresh { " without --fresh" } else { "" };
-        complain(&format!("leasehold: {why}; the same command{but} goes on where this one was"));
+    let (as_json, is_fresh) = (args.json, args.fresh);
+    let last_words = move || {
+        let summary = Summary { data_dir: &directory, run, jobs, before, left, removed, halted, tally, lost, wall };
+        summary.print(as_json)?;
+        if left > 0 {
+            let why = if halted { "ended early" } else { "interrupted" };
+            let but = if is_fresh { " without --fresh" } else { "" };
+            complain(&format!("leasehold: {why}; the same command{but} goes on where this one was"));
+        }
+        Ok(())
+    };
+    if is_cut_short {
+        within(LAST_WORDS, last_words).await;
+    } else {
+        last_words()?;
     }
     match signals.status().filter(|_| left > 0) {
         Some(status) => Err(Failure::Reported(status)),
@@ -146,6 +168,16 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Failure> {
         None if failed || is_lost || (left > 0 && !halted) => Err(Failure::Reported(ExitStatus::Failed)),
         None => Ok(()),
     }
+}
+
+/// Says this in a thread that is left alone after a while: its reader may be the one that stands still.
+async fn within(limit: Duration, say: impl FnOnce() -> Result<(), Failure> + Send + 'static) {
+    let (sender, is_said) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        // What could not be said is a part of what is missing.
+        let _ = sender.send(say());
+    });
+    let _ = tokio::time::timeout(limit, is_said).await;
 }
 
 fn source(args: &RunArgs) -> Result<Source, Failure> {
@@ -202,13 +234,17 @@ fn telling(
     args: &RunArgs,
     planned: &[Planned],
     waiting: &HashSet<JobId>,
+    left: Vec<(usize, Ran)>,
     screen: Arc<Screen>,
     outputs: Arc<Outputs>,
 ) -> Telling {
-    let places = || (0..planned.len()).filter(|index| waiting.contains(&planned[*index].id)).collect();
+    let places = || {
+        let waiting = (0..planned.len()).filter(|index| waiting.contains(&planned[*index].id));
+        waiting.chain(left.iter().map(|(index, _)| *index)).collect()
+    };
     let order = args.keep_order.then(places);
     let printer = Printer::new(outputs, shown(args), args.tag, args.results.clone(), order);
-    Telling { screen, printer, halt: args.halt, json: args.json, again: again() }
+    Telling { screen, printer, halt: args.halt, json: args.json, again: again(), left }
 }
 
 /// Returns this command as it runs failed jobs again.

@@ -10,6 +10,7 @@ use super::capture::{Loss, Outputs, Ran, Written, file_name};
 use super::options::Shown;
 use super::screen::Screen;
 use super::source::Planned;
+use super::untold::Untold;
 use crate::cli::output::shorten;
 use crate::worker::output::Stream;
 
@@ -23,6 +24,7 @@ pub(super) struct Printer {
     tag: bool,
     results: Option<PathBuf>,
     order: Option<Order>,
+    untold: Arc<Untold>,
 }
 
 /// The order in which output is shown, by the places of the jobs in the list.
@@ -52,7 +54,13 @@ impl Printer {
         order: Option<BTreeSet<usize>>,
     ) -> Self {
         let order = order.map(|left| Order { left, ended: BTreeMap::new() });
-        Self { outputs, shown, tag, results, order }
+        let untold = Arc::new(Untold::new(outputs.clone()));
+        Self { outputs, shown, tag, results, order, untold }
+    }
+
+    /// Returns the jobs that have ended and whose output was not passed on.
+    pub(super) fn untold(&self) -> Arc<Untold> {
+        self.untold.clone()
     }
 
     /// Returns the files of what is kept of an attempt.
@@ -94,6 +102,7 @@ impl Printer {
             next.insert(index, Output { tag: job.tag(), files });
         } else {
             self.outputs.passed_on(&files);
+            self.untold.remove(index);
         }
         if let Some(order) = &mut self.order {
             let none = || Output { tag: String::new(), files: Vec::new() };
@@ -121,6 +130,7 @@ impl Printer {
         let tag = if self.tag { Some(output.tag.as_str()) } else { None };
         let losses = screen.show(&output.files, tag);
         self.outputs.passed_on(&output.files);
+        self.untold.remove(index);
         losses.into_iter().map(|loss| (index, loss)).collect()
     }
 }

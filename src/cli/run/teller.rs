@@ -6,17 +6,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::capture::{Loss, Ran};
-use super::event::{EndedJob, Event, Lost, LostOutput};
+use super::event::{EndedJob, Event, Lost};
 use super::halt::Halt;
 use super::printer::{Missing, Printer};
 use super::screen::Screen;
 use super::source::{Name, Planned};
+use super::untold::Untold;
 use crate::cli::output::shorten;
 use crate::clock::millis;
 use crate::job::shell::quote;
@@ -25,8 +27,8 @@ use crate::worker::output::Stream;
 
 /// How many characters of a failure are shown while others run.
 pub(super) const MESSAGE_CHARACTERS: usize = 200;
-/// How many losses are said and kept; the rest is counted.
-const MAX_LOSSES: usize = 20;
+/// How long what waits may still be told once the running jobs are to end at once.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The end of a job for programs.
 #[derive(Serialize)]
@@ -51,38 +53,68 @@ pub(super) struct Telling {
     pub(super) json: bool,
     /// The command that runs failed jobs again.
     pub(super) again: String,
+    /// The jobs that a former start has ended whose output it has not passed on, by their places in the list.
+    pub(super) left: Vec<(usize, Ran)>,
 }
 
 /// The thread that tells.
 pub(super) struct Teller {
     events: Mutex<Sender<Event>>,
+    planned: Arc<[Planned]>,
     screen: Arc<Screen>,
+    untold: Arc<Untold>,
+    lost: Arc<Mutex<Lost>>,
 }
 
 impl Teller {
     /// Starts to tell of these jobs.
-    pub(super) fn start(planned: Arc<[Planned]>, telling: Telling) -> Self {
+    pub(super) fn start(planned: Arc<[Planned]>, mut telling: Telling) -> Self {
         let (events, receiver) = mpsc::channel();
         let screen = telling.screen.clone();
         screen.tell_by(Some(events.clone()));
-        let mut voice = Voice { planned, screen: screen.clone(), telling, lost: Lost::default() };
+        let (left, untold) = (std::mem::take(&mut telling.left), telling.printer.untold());
+        let lost = Arc::<Mutex<Lost>>::default();
+        let mut voice = Voice { planned: planned.clone(), screen: screen.clone(), telling, lost: lost.clone() };
         std::thread::spawn(move || voice.tell(&receiver));
-        Self { events: Mutex::new(events), screen }
+        let teller = Self { events: Mutex::new(events), planned, screen, untold, lost };
+        for (index, ran) in left {
+            teller.tell(Event::Left(index, ran));
+        }
+        teller
     }
 
     /// Tells this after all before it, without a wait.
     pub(super) fn tell(&self, event: Event) {
+        match &event {
+            Event::Ended(job) => job.ran.iter().for_each(|(ran, _)| self.untold.add(job.index, ran)),
+            Event::Left(index, ran) => self.untold.add(*index, ran),
+            Event::Kept(_) | Event::Line(_) | Event::End(_) => {}
+        }
         // After the end of the thread nobody hears it.
         drop(self.events.lock().send(event));
     }
 
-    /// Waits until all was told, and returns what is missing of the output.
-    pub(super) async fn end(&self) -> Lost {
-        let (answer, lost) = oneshot::channel();
+    /// Waits until all was told, and returns what is missing of the output. Once `at_once` is over the reader has
+    /// little time left, and what waits for it then is missing.
+    pub(super) async fn end(&self, at_once: impl Future<Output = ()>) -> Lost {
+        let (answer, is_told) = oneshot::channel();
         self.tell(Event::End(answer));
-        let lost = lost.await.unwrap_or_default();
-        self.screen.tell_by(None);
-        lost
+        let patience = async {
+            at_once.await;
+            tokio::time::sleep(LAST_WORDS).await;
+        };
+        tokio::select! {
+            biased;
+            _ = is_told => self.screen.tell_by(None),
+            () = patience => {
+                let mut lost = self.lost.lock();
+                lost.is_cut_short = true;
+                for (index, loss) in self.untold.losses("its reader stands still") {
+                    lost.add(self.planned[index].name(), loss);
+                }
+            }
+        }
+        std::mem::take(&mut *self.lost.lock())
     }
 }
 
@@ -91,7 +123,7 @@ struct Voice {
     planned: Arc<[Planned]>,
     screen: Arc<Screen>,
     telling: Telling,
-    lost: Lost,
+    lost: Arc<Mutex<Lost>>,
 }
 
 impl Voice {
@@ -100,16 +132,23 @@ impl Voice {
             match event {
                 Event::Ended(job) => self.ended(&job),
                 Event::Kept(ran) => self.telling.printer.keep(&ran),
+                Event::Left(index, ran) => self.left(index, &ran),
                 Event::Line(line) => self.screen.line(&line),
                 Event::End(answer) => {
                     let missing = self.telling.printer.rest(&self.screen);
                     self.say_losses(missing);
                     // The caller may be gone.
-                    drop(answer.send(std::mem::take(&mut self.lost)));
+                    let _ = answer.send(());
                     return;
                 }
             }
         }
+    }
+
+    /// Passes on the output of a job that a former start has completed. A part of it may have been shown then.
+    fn left(&mut self, index: usize, ran: &Ran) {
+        let missing = self.telling.printer.ended(&self.screen, index, &self.planned[index], Some(ran), true);
+        self.say_losses(missing);
     }
 
     fn ended(&mut self, job: &EndedJob) {
@@ -130,13 +169,13 @@ impl Voice {
     }
 
     fn say_losses(&mut self, missing: Vec<Missing>) {
-        for (index, Loss { stream, bytes, error }) in missing {
-            let (name, stream) = (self.planned[index].name(), stream.as_str());
-            self.lost.streams += 1;
-            self.lost.bytes += bytes;
-            if self.lost.first.len() < MAX_LOSSES {
-                self.screen.line(&format!("{}: {bytes} bytes of its {stream} are lost: {error}", describe(&name)));
-                self.lost.first.push(LostOutput { name, stream, bytes, error });
+        for (index, loss) in missing {
+            let name = self.planned[index].name();
+            let Loss { stream, bytes, error } = &loss;
+            let (who, stream) = (describe(&name), stream.as_str());
+            let line = format!("{who}: {bytes} bytes of its {stream} are lost: {error}");
+            if self.lost.lock().add(name, loss) {
+                self.screen.line(&line);
             }
         }
     }

@@ -140,9 +140,13 @@ impl Watch {
     }
 
     /// Shows what is left to show, removes the bar and returns the result, with what is missing of the output.
-    pub(super) async fn end(&self) -> (Tally, Lost) {
-        let lost = self.teller.end().await;
-        self.screen.end();
+    /// Once `at_once` is over no reader is waited for much longer.
+    pub(super) async fn end(&self, at_once: impl Future<Output = ()>) -> (Tally, Lost) {
+        let lost = self.teller.end(at_once).await;
+        // Who waits for a reader has the bar.
+        if !lost.is_cut_short {
+            self.screen.end();
+        }
         (std::mem::take(&mut *self.tally.lock()), lost)
     }
 
