@@ -231,9 +231,9 @@ fn only_so_many_nights_are_kept_with_what_their_jobs_wrote() {
 #[test]
 fn within_a_job_only_another_attempt_of_it_goes_on() {
     let place = tempfile::tempdir().expect("a directory");
-    let in_job = |job: &str, attempt: &str, flags: &[&str], values: &[&str]| {
+    let in_job = |job: &str, fence: &str, flags: &[&str], values: &[&str]| {
         let mut command = leasehold(place.path(), words(&[flags, &["--json"]].concat(), values));
-        command.env("LEASEHOLD_JOB_ID", job).env("LEASEHOLD_ATTEMPT", attempt);
+        command.env("LEASEHOLD_JOB_ID", job).env("LEASEHOLD_FENCE", fence);
         Started::of(&mut command)
     };
     let values = ["a", "wait"];
@@ -262,6 +262,126 @@ fn within_a_job_only_another_attempt_of_it_goes_on() {
     assert_eq!((number(&told, "run"), number(&told, "completed_before"), number(&told, "failed")), (1, 1, 1));
     let told = in_job("night-5", "1", &["--retry-failed"], &["a", "bad"]).end().last_json(1);
     assert_eq!((number(&told, "run"), number(&told, "completed")), (2, 1));
+}
+
+/// A second command of the same attempt is as one outside of any job.
+#[test]
+fn a_job_that_runs_a_list_twice_runs_its_jobs_twice() {
+    let place = tempfile::tempdir().expect("a directory");
+    let in_job = |fence: &str, flags: &[&str], values: &[&str]| {
+        let mut command = leasehold(place.path(), words(&[flags, &["--json"]].concat(), values));
+        command.env("LEASEHOLD_JOB_ID", "mine").env("LEASEHOLD_FENCE", fence);
+        Started::of(&mut command)
+    };
+    let told = |fence: &str, code: i32| {
+        let told = in_job(fence, &[], &["a", "bad"]).end().last_json(code);
+        (number(&told, "run"), number(&told, "completed"), number(&told, "completed_before"))
+    };
+    assert_eq!([told("3", 1), told("3", 1)], [(1, 1, 0), (2, 1, 0)]);
+    // The next attempt goes on with the last one, and its second command does not.
+    assert_eq!([told("5", 1), told("5", 1)], [(2, 0, 1), (3, 1, 0)]);
+    // An attempt before that is one of another server's job.
+    assert_eq!(told("4", 1), (4, 1, 0));
+
+    let values = ["a", "wait"];
+    let before = ran(place.path()).len();
+    let mut running = in_job("1", &[], &values);
+    until("the second job runs", || ran(place.path()).len() == before + 2);
+    running.kill();
+    fs::write(place.path().join("go"), "").expect("written");
+    let told = in_job("1", &[], &values).end().last_json(0);
+    assert_eq!((number(&told, "run"), number(&told, "completed"), number(&told, "completed_before")), (1, 1, 1));
+}
+
+/// A start that was refused, or killed, between the removal of a line and the end of the rest.
+#[test]
+fn a_job_whose_line_was_gone_for_a_while_has_not_ended() {
+    let place = tempfile::tempdir().expect("a directory");
+    let data = place.path().join("data");
+    let line = |id: &str, command: &str| format!("{}\n", serde_json::json!({"id": id, "command": command}));
+    let wait = "echo wait >> ran; until test -f go; do sleep 0.02; done";
+    let write = |lines: &[String]| fs::write(place.path().join("jobs"), lines.concat()).expect("written");
+    let flags = ["run", "jobs", "-j1", "--json", "--data-dir", "data"];
+    let both = [line("a", "echo a >> ran"), line("w", wait)];
+    write(&both);
+    let mut running = Started::of(&mut leasehold(place.path(), flags));
+    until("the second job runs", || ran(place.path()).len() == 2);
+    running.kill();
+    write(&[line("a", "echo other")]);
+    run(place.path(), flags).expect(2);
+    write(&both[..1]);
+    let told = run(place.path(), flags).last_json(0);
+    assert_eq!((number(&told, "run"), number(&told, "completed_before"), number(&told, "cancelled")), (1, 1, 1));
+    let mut noted: Value = serde_json::from_slice(&fs::read(data.join("run.json")).expect("read")).expect("JSON");
+    noted["runs"][0].as_object_mut().expect("a run").remove("ended_at");
+    fs::write(data.join("run.json"), noted.to_string()).expect("written");
+    write(&both);
+    fs::write(place.path().join("go"), "").expect("written");
+    let ended = run(place.path(), flags);
+    assert!(ended.stderr().contains(": 1 of 2 done before"), "{}", ended.said());
+    let told = ended.last_json(0);
+    assert_eq!((number(&told, "run"), number(&told, "completed_before"), number(&told, "completed")), (1, 1, 1));
+    assert_eq!(ran(place.path()), ["a", "wait", "wait"]);
+}
+
+#[test]
+fn a_refused_list_cancels_nothing() {
+    let place = tempfile::tempdir().expect("a directory");
+    let line = |id: &str, command: &str| format!("{}\n", serde_json::json!({"id": id, "command": command}));
+    let wait = "echo wait >> ran; until test -f go; do sleep 0.02; done";
+    let write = |lines: &[String]| fs::write(place.path().join("jobs"), lines.concat()).expect("written");
+    let both = [line("a", "echo a >> ran"), line("w", wait)];
+    write(&both);
+    let mut running = Started::of(&mut leasehold(place.path(), ["run", "jobs", "-j1"]));
+    until("the second job runs", || ran(place.path()).len() == 2);
+    running.kill();
+    write(&[line("a", "echo other")]);
+    run(place.path(), ["run", "jobs", "-j1"]).expect(2);
+    write(&both);
+    fs::write(place.path().join("go"), "").expect("written");
+    let told = run(place.path(), ["run", "jobs", "-j1", "--json"]).last_json(0);
+    assert_eq!((number(&told, "run"), number(&told, "completed_before"), number(&told, "completed")), (1, 1, 1));
+}
+
+#[test]
+fn what_runs_again_was_not_done_before() {
+    let place = tempfile::tempdir().expect("a directory");
+    summary(place.path(), &[], &["a", "bad"], 1);
+    for (flag, done) in [("--resume", 2), ("--retry-failed", 1)] {
+        let said = run(place.path(), words(&[flag], &["a", "bad"])).expect(1).stderr();
+        assert!(
+            said.lines().next().is_some_and(|line| line.ends_with(&format!(": {done} of 2 done before"))),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn results_in_the_data_directory_are_refused_with_the_reason() {
+    let place = tempfile::tempdir().expect("a directory");
+    for results in ["data", "data/20261129", "./x/../data/"] {
+        let words = ["run", "--data-dir", "data", "--results", results, "--", "echo", ":::", "x"];
+        let said = run(place.path(), words).expect(2).stderr();
+        assert!(said.contains("the results cannot be in the data directory") && said.contains("removed"), "{said}");
+        assert!(!place.path().join("data").exists());
+    }
+}
+
+#[test]
+fn after_a_hangup_one_more_signal_ends_the_running_jobs() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let place = tempfile::tempdir().expect("a directory");
+        let said = || fs::read_to_string(place.path().join("said")).unwrap_or_default();
+        let file = fs::File::create(place.path().join("said")).expect("made");
+        let mut command = leasehold(place.path(), words(&[], &["a", "wait", "b"]));
+        let mut running = Started::of(command.stderr(file));
+        until("the second job runs", || ran(place.path()).len() == 2);
+        running.signal(Signal::SIGHUP);
+        until("it waits", || said().contains("again to end them"));
+        running.signal(signal);
+        running.end().expect(129);
+        assert!(said().contains("ending the running jobs"), "{}", said());
+    }
 }
 
 /// A run in a job of a run: its next night begins the inner one's as well.

@@ -109,6 +109,68 @@ fn a_reader_that_stands_still_holds_up_jobs_and_neither_their_ends_nor_a_signal(
 }
 
 #[test]
+fn with_a_reader_that_stands_still_the_second_signal_ends_it_and_what_waits_is_counted() {
+    let place = tempfile::tempdir().expect("a directory");
+    let said = || fs::read_to_string(place.path().join("said")).unwrap_or_default();
+    for flags in [&[][..], &["-k"]] {
+        let job = format!("head -c {BYTES} /dev/zero; touch ended-{{}}");
+        let words = [&["run", "-j1"], flags, &["--shell", "--", &job, ":::", "1", "2"]].concat();
+        let mut command = leasehold(place.path(), words);
+        command.stderr(fs::File::create(place.path().join("said")).expect("made"));
+        let mut running = Started::of(&mut command);
+        let out = running.child().stdout.take().expect("its output");
+        until("the jobs have ended", || place.path().join("ended-2").exists());
+        // Signals that come at once are one.
+        until("it has ended", || {
+            running.signal(nix::sys::signal::Signal::SIGTERM);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            running.child().try_wait().expect("its state").is_some()
+        });
+        let code = running.end().code();
+        drop(out);
+        assert!(said().contains(&format!("{} bytes of 2 outputs", 2 * BYTES)), "{flags:?}: {code:?}: {}", said());
+        // The last job may have ended without its record.
+        assert!([Some(1), Some(143)].contains(&code), "{code:?}");
+        fs::remove_file(place.path().join("ended-2")).expect("removed");
+    }
+}
+
+#[test]
+fn what_a_kill_has_left_of_jobs_that_ended_is_passed_on_by_the_start_that_goes_on() {
+    let place = tempfile::tempdir().expect("a directory");
+    // The first job's output is more than a pipe takes, so that nothing of the second is told.
+    let job = format!(
+        "case {{}} in 1) head -c {BYTES} /dev/zero;; 2) echo two;; *) touch began; until test -f go; do sleep 0.02; \
+         done; echo three;; esac"
+    );
+    for flags in [&["--data-dir", "a", "--results", "ra"][..], &["-k", "--data-dir", "b", "--results", "rb"]] {
+        let words = [&["run", "-j1"], flags, &["--shell", "--", &job, ":::", "1", "2", "3"]].concat();
+        let mut command = leasehold(place.path(), &words);
+        let mut running = Started::of(command.stderr(Stdio::null()));
+        let out = running.child().stdout.take().expect("its output");
+        until("the third job runs", || place.path().join("began").exists());
+        running.kill();
+        drop(out);
+        fs::write(place.path().join("go"), "").expect("written");
+        let ended = run(place.path(), &words).expect(0);
+        let shown = ended.stdout();
+        let text = shown.trim_start_matches('\0');
+        assert_eq!((shown.len() - text.len(), text), (BYTES, "two\nthree\n"), "{flags:?}");
+        let results = place.path().join(flags[flags.len() - 1]);
+        for (job, text) in [("2", "two\n"), ("3", "three\n")] {
+            let there = fs::read_to_string(results.join("1").join(job).join("stdout"));
+            assert_eq!(there.expect("copied"), text, "{flags:?}");
+        }
+        let output = place.path().join(flags[flags.len() - 3]).join("1/output");
+        let mut left = fs::read_dir(output).expect("there").flatten();
+        assert!(left.all(|file| file.path().extension().is_none_or(|end| end != "whole")));
+        for name in ["go", "began"] {
+            fs::remove_file(place.path().join(name)).expect("removed");
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_written_is_said_with_its_job_and_bytes() {
     let place = tempfile::tempdir().expect("a directory");
     let full = || fs::File::options().write(true).open("/dev/full").expect("it is there");
