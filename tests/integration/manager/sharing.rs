@@ -18,7 +18,8 @@ const JOBS: usize = 64;
 const KEYED: usize = 160;
 
 /// How many urgent jobs another manager's backlog is not to get between, how many jobs of it begin before, and how long
-/// each runs: longer than jobs wait before their manager asks for a turn, and than a mark of which nothing waits is kept.
+/// each runs: longer than jobs wait before their manager asks for a turn, and than a mark is kept for which nothing
+/// waits.
 const URGENT: usize = 4;
 const BEGUN: usize = 3;
 const RUNS_FOR: Duration = Duration::from_millis(900);
