@@ -25,8 +25,8 @@ use crate::wire::AuditAnswer;
         ("actor" = Option<Vec<Actor>>, Query, max_items = 100,
             description = "Selects events that these workers, people or parts of the system caused"),
         ("worker" = Option<Vec<WorkerId>>, Query, max_items = 100,
-            description = "Selects transitions that these workers caused with a token, whatever that is called; without \
-                tokens they are `actor`"),
+            description = "Selects transitions that these workers caused with a token, whatever that is \
+                called; without tokens they are `actor`"),
         ("from" = Option<Timestamp>, Query, description = "Selects what happened at this time or later"),
         ("to" = Option<Timestamp>, Query, description = "Selects what happened at this time or earlier"),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000,

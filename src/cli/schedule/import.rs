@@ -309,8 +309,8 @@ fn begun(text: &str, bytes: usize) -> String {
 }
 
 impl ImportArgs {
-    /// Returns the name under which the schedules of the crontab are found again; `None` for one from standard input that
-    /// is given none.
+    /// Returns the name under which the schedules of the crontab are found again; `None` for one from standard input
+    /// that is given none.
     fn crontab_name(&self) -> Option<String> {
         let of_file =
             || self.file.file_name().filter(|name| *name != "-").map(|name| name.to_string_lossy().into_owned());

@@ -4,8 +4,8 @@
 //! the later ones by their time, and the claims that wait. Pure bookkeeping under one short lock: nothing here does
 //! I/O, so the lock is never held across a wait.
 //!
-//! A candidate is a hint: only an acknowledged conditional write makes it a claim. While it is with a claim it is *out*,
-//! and is offered to no second one. An [`Offer`] that is dropped puts it back: a broken connection takes no job with it.
+//! A candidate is a hint: only an acknowledged conditional write makes it a claim. While it is with a claim it is
+//! *out*, and is offered to no second one. An [`Offer`] that is dropped puts it back, so that no job goes with it.
 
 mod board;
 mod elsewhere;
@@ -73,7 +73,7 @@ struct DispatchState {
     config: DispatchConfig,
     /// The notification that the background loop must act sooner than it planned.
     sooner: Notify,
-    urgent: urgent::Turn,
+    urgent: since_look::Turn,
 }
 
 /// The candidates that are handed to one claim. Candidates that were not taken go back when it is dropped.
@@ -174,7 +174,7 @@ struct Plan {
 impl Dispatch {
     pub(super) fn new(config: DispatchConfig, clock: Arc<dyn Clock>) -> Self {
         let board = Mutex::new(Board { clock: Some(Arc::clone(&clock)), ..Board::default() });
-        let shared = DispatchState { board, clock, config, sooner: Notify::new(), urgent: urgent::Turn::default() };
+        let shared = DispatchState { board, clock, config, sooner: Notify::new(), urgent: since_look::Turn::default() };
         Self { shared: Arc::new(shared) }
     }
 

@@ -4,6 +4,9 @@ use crate::clock::Timestamp;
 use crate::job::{Job, Priority};
 use crate::query::SortKey;
 
+/// The turn to look for a claim: the claims that come meanwhile wait for the look, and need none of their own.
+pub(super) type Turn = tokio::sync::Mutex<()>;
+
 /// How many candidates are taken to go before the next look, where fewer have gone since the last one.
 const AHEAD: usize = 100;
 

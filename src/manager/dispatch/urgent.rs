@@ -71,10 +71,6 @@ pub(super) struct UrgentLook {
     queues: Vec<QueueName>,
 }
 
-/// The turn to look for a claim: the claims that come meanwhile wait for the look, and need none of their own.
-#[derive(Default)]
-pub(super) struct Turn(tokio::sync::Mutex<()>);
-
 impl Lane {
     /// Returns whether somebody takes jobs of the queue: a claim waits, or has come lately.
     fn is_handed_out(&self, now: Timestamp) -> bool {
@@ -282,7 +278,7 @@ impl Manager {
         if !dispatch.is_urgent_look_due(queues) {
             return;
         }
-        let _turn = dispatch.shared.urgent.0.lock().await;
+        let _turn = dispatch.shared.urgent.lock().await;
         if dispatch.is_urgent_look_due(queues)
             && let Some(look) = dispatch.begin_urgent_look_for(queues)
             && let Err(error) = self.look_for_urgent(look).await

@@ -176,7 +176,7 @@ impl ShellHandler {
             match self.command(payload, attempt).spawn() {
                 Err(error) if payload::is_shortage(&error) => {
                     if self.is_to_warn() {
-                        tracing::warn!(%error, "no command can be started: it is tried again, and then the job is given back");
+                        tracing::warn!(%error, "no command can be started: tried again, and then given back");
                     }
                 }
                 started => return started.map_err(|error| payload.spawn_failure(&error)),

@@ -85,9 +85,9 @@ impl Held {
         self.foreign.contains_key(id)
     }
 
-    /// Drops the jobs of other managers' partitions that are held in a queue, of one limit if it is named, else of those
-    /// that have no look of their own, since a new look shows which of them are still there. Those that went on stay
-    /// known as such, and those that are this manager's own by now stay.
+    /// Drops the jobs of other managers' partitions that are held in a queue, of one limit if it is named, else of
+    /// those that have no look of their own, since a new look shows which of them are still there. Those that went on
+    /// stay known as such, and those that are this manager's own by now stay.
     pub(in crate::manager::dispatch) fn drop_foreign(
         &mut self,
         queue: &QueueName,
