@@ -279,7 +279,7 @@ fn schedule(args: &ImportArgs, entry: &CrontabEntry) -> Result<PutSchedule, Fail
         (CRONTAB, args.crontab_name()),
         (LINE, Some(entry.line.to_string())),
         (USER, entry.user.clone()),
-        ("comment", entry.comment.as_deref().map(|comment| begun(comment, MAX_LABEL_BYTES))),
+        ("comment", entry.comment.as_deref().map(|comment| beginning(comment, MAX_LABEL_BYTES))),
     ];
     let labels = labels.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
     Ok(PutSchedule { owner, labels, ..PutSchedule::new(action, period) })
@@ -300,7 +300,7 @@ fn command_line(entry: &CrontabEntry) -> CommandLine {
 }
 
 /// Returns the beginning of a text that has at most so many bytes.
-fn begun(text: &str, bytes: usize) -> String {
+fn beginning(text: &str, bytes: usize) -> String {
     const CUT: &str = "…";
     if text.len() <= bytes {
         return text.to_owned();

@@ -69,7 +69,7 @@ impl Sketch {
     }
 }
 
-/// What becomes of the schedules of a crontab.
+/// How the schedules of a crontab change.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// The schedules that lines of the crontab replace, as they were, by the places of these lines.
@@ -86,7 +86,7 @@ pub(super) struct New {
 }
 
 /// Reads the schedules that this query finds.
-async fn stored(client: &Client, kql: String) -> Result<Vec<Sketch>, ClientError> {
+async fn find_stored(client: &Client, kql: String) -> Result<Vec<Sketch>, ClientError> {
     let mut query = ScheduleQuery { kql: Some(kql), limit: Some(PAGE), ..ScheduleQuery::default() };
     let mut stored = Vec::new();
     // Bounded by the schedules that there are.
@@ -104,8 +104,8 @@ async fn stored(client: &Client, kql: String) -> Result<Vec<Sketch>, ClientError
 /// earlier versions have made of the same lines.
 pub(super) async fn replace(client: &Client, name: &str, new: &mut [New]) -> Result<Plan, ClientError> {
     let text = name.replace('\\', "\\\\").replace('"', "\\\"");
-    let own = stored(client, format!("labels.{CRONTAB}: \"{text}\"")).await?;
-    let of_former_versions = stored(client, format!("labels.{LINE}: * and not labels.{CRONTAB}: *")).await?;
+    let own = find_stored(client, format!("labels.{CRONTAB}: \"{text}\"")).await?;
+    let of_former_versions = find_stored(client, format!("labels.{LINE}: * and not labels.{CRONTAB}: *")).await?;
     let mut former: HashSet<String> = of_former_versions.into_iter().map(|sketch| sketch.id).collect();
     let mut open: Vec<&mut PutSchedule> = Vec::new();
     for New { schedule, former_ids } in new {

@@ -17,7 +17,7 @@ pub(super) fn expand(fields: &mut [String], seed: &str) -> Vec<String> {
     for (index, (field, (name, least, greatest))) in fields.iter_mut().zip(FIELDS).enumerate() {
         let expanded = field.split(',').enumerate().map(|(place, entry)| {
             let at = (index * 100 + place) as u64;
-            let value = drawn(entry, least, greatest, || xxh3_64_with_seed(seed.as_bytes(), at));
+            let value = draw(entry, least, greatest, || xxh3_64_with_seed(seed.as_bytes(), at));
             let may_go = !matches!((index, is_restricted), (2 | 4, [true, true]));
             value.or_else(|| long_step(entry, least, greatest).filter(|_| may_go)).unwrap_or_else(|| entry.to_owned())
         });
@@ -31,12 +31,12 @@ pub(super) fn expand(fields: &mut [String], seed: &str) -> Vec<String> {
 }
 
 /// Returns the value that is drawn of a range with `~`, either end of which may be left out.
-fn drawn(entry: &str, least: u8, greatest: u8, draw: impl FnOnce() -> u64) -> Option<String> {
+fn draw(entry: &str, least: u8, greatest: u8, random: impl FnOnce() -> u64) -> Option<String> {
     let (first, last) = entry.split_once('~')?;
     let end = |text: &str, default| if text.is_empty() { Some(default) } else { text.parse().ok() };
     let (first, last) = (end(first, least)?, end(last, greatest)?);
     let is_range = least <= first && first <= last && last <= greatest;
-    is_range.then(|| (u64::from(first) + draw() % u64::from(last - first + 1)).to_string())
+    is_range.then(|| (u64::from(first) + random() % u64::from(last - first + 1)).to_string())
 }
 
 /// Returns the only value that a step over the whole field leaves.
