@@ -3,7 +3,7 @@
 
 mod reaper;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -40,6 +40,22 @@ fn with_program<S: AsRef<OsStr>>(program: &str, directory: &Path, arguments: imp
     command.env("XDG_CONFIG_HOME", directory.join("config"));
     command.args(arguments).current_dir(directory).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// The same, to which SIGHUP comes as it does in a terminal, also where the tests ignore it, as under `nohup`.
+pub(crate) fn leasehold_in_a_terminal<S: AsRef<OsStr>>(
+    directory: &Path,
+    arguments: impl IntoIterator<Item = S>,
+) -> Command {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let is_ignored =
+        ignored.is_some_and(|signals| u64::from_str_radix(signals.trim(), 16).is_ok_and(|set| set & 1 == 1));
+    if !is_ignored {
+        return leasehold(directory, arguments);
+    }
+    let words = ["--default-signal=HUP", PROGRAM].map(OsString::from).into_iter();
+    with_program("env", directory, words.chain(arguments.into_iter().map(|word| word.as_ref().to_owned())))
 }
 
 /// Runs it to its end.

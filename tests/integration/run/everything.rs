@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::program::{Ended, Started, leasehold, until};
+use crate::program::{Ended, Started, leasehold, leasehold_in_a_terminal, until};
 use nix::sys::signal::Signal;
 
 /// How a night goes.
@@ -48,7 +48,7 @@ fn command(place: &Path, night: Night, files: usize) -> Command {
             command.stdout(fs::File::options().write(true).open("/dev/full").expect("it is there"));
             command
         }
-        Night::Killed | Night::HungUp => leasehold(place, words),
+        Night::Killed | Night::HungUp => leasehold_in_a_terminal(place, words),
     }
 }
 
@@ -134,7 +134,7 @@ fn every_jobs_marker_is_there_once_a_night_whatever_happens() {
 }
 
 #[test]
-#[ignore = "two thousand files: some minutes"]
+#[ignore = "every night: two thousand files take some minutes"]
 fn the_markers_of_two_thousand_files_are_there_once_a_night_whatever_happens() {
     nights(2000);
 }

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::number;
-use crate::program::{Started, leasehold, lines, run, until};
+use crate::program::{Started, leasehold, leasehold_in_a_terminal, lines, run, until};
 
 /// A line for the shell that notes its argument, and waits where it is to.
 const JOB: &str = "echo {} >> ran; case {} in wait*) until test -f go; do sleep 0.02; done;; esac; test {} != bad";
@@ -162,7 +162,7 @@ fn an_interrupted_night_goes_on() {
         let values = ["a", "wait", "b"];
         for night in 1..=2 {
             let _ = fs::remove_file(place.path().join("go"));
-            let mut running = Started::of(&mut leasehold(place.path(), words(&["--json"], &values)));
+            let mut running = Started::of(&mut leasehold_in_a_terminal(place.path(), words(&["--json"], &values)));
             until("the second job runs", || ran(place.path()).len() == 3 * night - 1);
             // A terminal that is closed sends it more than once.
             for _ in 0..if signal == Signal::SIGHUP { 3 } else { 1 } {
@@ -373,7 +373,7 @@ fn after_a_hangup_one_more_signal_ends_the_running_jobs() {
         let place = tempfile::tempdir().expect("a directory");
         let said = || fs::read_to_string(place.path().join("said")).unwrap_or_default();
         let file = fs::File::create(place.path().join("said")).expect("made");
-        let mut command = leasehold(place.path(), words(&[], &["a", "wait", "b"]));
+        let mut command = leasehold_in_a_terminal(place.path(), words(&[], &["a", "wait", "b"]));
         let mut running = Started::of(command.stderr(file));
         until("the second job runs", || ran(place.path()).len() == 2);
         running.signal(Signal::SIGHUP);
