@@ -44,7 +44,7 @@ pub(super) struct Lost {
     pub(super) bytes: u64,
     /// The first ones.
     pub(super) first: Vec<LostOutput>,
-    /// Whether no more was told because a reader stands still.
+    /// Whether no more was shown because a reader stands still.
     pub(super) is_cut_short: bool,
 }
 

@@ -44,7 +44,7 @@ struct EndLine<'a> {
     stderr: Option<PathBuf>,
 }
 
-/// How a run is told of.
+/// How a run is reported.
 pub(super) struct Telling {
     pub(super) screen: Arc<Screen>,
     pub(super) printer: Printer,
@@ -94,7 +94,7 @@ impl Teller {
         drop(self.events.lock().send(event));
     }
 
-    /// Waits until all was told, and returns what is missing of the output. Once `at_once` is over the reader has
+    /// Waits until all was shown, and returns what is missing of the output. Once `at_once` is over the reader has
     /// little time left, and what waits for it then is missing.
     pub(super) async fn end(&self, at_once: impl Future<Output = ()>) -> Lost {
         let (answer, is_told) = oneshot::channel();

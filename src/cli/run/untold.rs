@@ -25,12 +25,12 @@ impl Untold {
         self.jobs.lock().insert(index, ran.clone());
     }
 
-    /// Removes a job that was told of.
+    /// Removes a job that was reported.
     pub(super) fn remove(&self, index: usize) {
         self.jobs.lock().remove(&index);
     }
 
-    /// Returns what is missing when no more is told: at most this, since a part may have been passed on.
+    /// Returns what is missing when no more is shown: at most this, since a part may have been passed on.
     pub(super) fn losses(&self, error: &str) -> Vec<(usize, Loss)> {
         let jobs = self.jobs.lock();
         let files = jobs.iter().flat_map(|(index, ran)| {

@@ -179,7 +179,7 @@ impl<Handed> Board<Handed> {
             return left;
         } else if lane.wants_at_once(&candidate.job, now)
             && may_suit(lane, &self.waiters, &candidate.job)
-            // Without a slot for it here, the manager that is told holds it.
+            // Without a slot for it here, the manager that gets the hint holds it.
             && self.held.holder_of(&candidate.job).is_none()
         {
             lane.add_foreign(candidate, now, capacity);
