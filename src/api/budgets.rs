@@ -34,9 +34,9 @@ pub(super) struct Budgets {
     bodies: Budget,
     work: Budget,
     strange_bodies: Budget,
-    /// The open streams of events.
+    /// How many streams of events are open.
     pub(super) streams: Budget,
-    /// The open exports.
+    /// How many exports are under way.
     pub(super) exports: Budget,
     /// The open calls of those who have not shown who they are.
     pub(super) strange_calls: Budget,

@@ -236,7 +236,7 @@ impl Hints {
         self.receivers.lock().know(others, self.own.as_deref().unwrap_or_default());
     }
 
-    /// Keeps jobs to be told, each to the manager that is named with it.
+    /// Keeps jobs for hints, each with the manager that gets it.
     pub(crate) fn keep(&self, jobs: &[(RecordName, Versioned)]) {
         if self.own.is_none() || jobs.is_empty() {
             return;

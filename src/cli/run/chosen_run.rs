@@ -1,5 +1,6 @@
 //! Which run a start is about: the last one, or a new one.
 
+use indicatif::HumanCount;
 use serde::Serialize;
 
 use super::options::RunArgs;
@@ -138,15 +139,7 @@ fn time_of_day(at: Timestamp) -> String {
 
 /// Returns a number with commas between thousands.
 fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number as u64).to_string()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What there is to tell of a run, and what of it could not be told.
+//! What there is to tell of a run, and what of it could not be shown.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(super) struct Lost {
     /// How many streams of jobs it is missing of.
     pub(super) streams: u64,
     pub(super) bytes: u64,
-    /// The first ones.
+    /// The first of these streams, in the order in which they were found.
     pub(super) first: Vec<LostOutput>,
     /// Whether no more was shown because a reader stands still.
     pub(super) is_cut_short: bool,

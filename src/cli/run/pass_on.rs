@@ -62,7 +62,7 @@ impl Target {
         Ok(())
     }
 
-    /// Writes a text.
+    /// Writes a text whole, or says how many of its bytes were not written.
     pub(super) fn text(&self, text: &[u8]) -> Result<(), Unwritten> {
         self.write(text).map_err(|(written, error)| Unwritten { bytes: (text.len() - written) as u64, error })
     }

@@ -151,7 +151,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Returns the directory.
+    /// Returns the data directory of the list, in which the folders of its runs are.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }

@@ -27,7 +27,7 @@ use crate::worker::output::Stream;
 
 /// How many characters of a failure are shown while others run.
 pub(super) const MESSAGE_CHARACTERS: usize = 200;
-/// How long what waits may still be told once the running jobs are to end at once.
+/// How long what waits may still be shown once the running jobs are to end at once.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The end of a job for programs.

@@ -15,7 +15,7 @@ pub(super) struct Untold {
 }
 
 impl Untold {
-    /// Begins without any.
+    /// Makes a list of jobs whose output was not shown, which has none yet.
     pub(super) fn new(outputs: Arc<Outputs>) -> Self {
         Self { outputs, jobs: Mutex::default() }
     }

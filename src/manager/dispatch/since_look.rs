@@ -13,7 +13,7 @@ const AHEAD: usize = 100;
 /// What has been handed out of a lane, or of what a limit holds, since the last look.
 #[derive(Debug, Default)]
 pub(super) struct SinceLook {
-    /// How many jobs.
+    /// How many jobs were handed out.
     count: usize,
     /// The lowest priority of these.
     lowest: Option<Priority>,

@@ -64,7 +64,7 @@ pub(super) struct UrgentSearch {
     pub(super) search: Search,
 }
 
-/// An urgent look.
+/// The searches of one urgent look, and what they cover.
 pub(super) struct UrgentLook {
     pub(super) searches: Vec<UrgentSearch>,
     /// The queues that are looked at whole.

@@ -29,7 +29,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(5);
 /// A manager that asks for a turn, as it is in a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Asked {
-    /// Its number.
+    /// The number of the manager that asks.
     manager: u32,
     /// The priority of the first job that it held when it asked.
     priority: Priority,
